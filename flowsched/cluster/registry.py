@@ -54,8 +54,8 @@ async def open_executor(name: str, settings: Any, service: ServiceContext) -> Ex
 
     Args:
         name: As it is registered.
-        settings: What its factory takes: `LocalSettings`, `KubernetesSettings`, or the mapping of `--cluster-option`.
-        service: What the service gives each executor.
+        settings: The argument of its factory: `LocalSettings`, `KubernetesSettings`, or the mapping of `--cluster-option`.
+        service: The context that the service gives each executor.
 
     Raises:
         ConfigurationError: There is none of this name, its package is broken, or it refuses the settings.

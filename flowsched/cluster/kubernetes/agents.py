@@ -79,7 +79,7 @@ class Refusal(msgspec.Struct):
 
 
 class NodeLoad(msgspec.Struct):
-    """What a node has carried since the measurement before, see `node.meter`. None = it cannot be told."""
+    """A node's load since the measurement before, see `node.meter`. None = it cannot be measured."""
 
     over_ms: Amount
     disk_bytes: Amount | None = None
@@ -106,7 +106,7 @@ class Event(msgspec.Struct):
 
 
 class Fingerprints(msgspec.Struct):
-    """What an agent saw of datasets from outside, and why it did not see the others."""
+    """The fingerprints of the outside datasets that an agent found, and why it did not find the others."""
 
     seen: dict[str, Fingerprint] = {}
     unknown: dict[str, str] = {}
@@ -125,7 +125,7 @@ REPLICAS: Final = msgspec.json.Decoder(Replicas)
 # its clients does not say what it carries.
 
 
-#: What an agent measured counts for so long: three of its measurements may be late.
+#: A measurement counts for so long: the next three may be late.
 _FRESH_S: Final = 3 * INTERVAL_S
 #: Of so many pods it is remembered what they moved.
 _MOST_PODS: Final = 50_000
@@ -146,7 +146,7 @@ class Loads:
 
         Args:
             node: Its node.
-            load: What it told.
+            load: The measurement that the agent sent.
             now: The loop's time, s.
         """
         self._last[node] = now, load
@@ -166,7 +166,7 @@ class Loads:
         return self._used.get(uid, (-1, 0))
 
     def event(self, now: float, agents: Collection[str]) -> LoadMeasured | None:
-        """What is new, once in `INTERVAL_S`; None where there is nothing to tell.
+        """The new measurements, once in `INTERVAL_S`; None where there are none.
 
         Args:
             now: The loop's time, s.
@@ -414,7 +414,7 @@ class Agents:
     async def _fingerprints_of(
         self, agent: _Agent, uris: Sequence[str], limit_s: float, *, by_content: bool = False
     ) -> Fingerprints | None:
-        """What one agent sees of datasets; None if it does not answer in time."""
+        """Ask one agent for the fingerprints of datasets; None if it does not answer in time."""
         body = {"uris": uris, "by_content": by_content}
         answer = await self._asked(agent.node, "POST", "fingerprints", limit_s, json=body)
         try:
@@ -442,7 +442,7 @@ class Agents:
     async def _asked(
         self, node: str, method: str, path: str, limit_s: float = 30.0, **options: Any
     ) -> _Answer | None:
-        """What the agent of a node answers; None if there is none, or no answer."""
+        """The answer of a node's agent; None if there is no agent, or no answer."""
         agent = self._agents.get(node)
         if agent is None or self._session is None:
             return None

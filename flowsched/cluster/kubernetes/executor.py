@@ -97,7 +97,7 @@ class ClusterSettings:
 
     Args:
         release: How pods are made.
-        agent_key: What node agents and the service share; "" = there are no agents.
+        agent_key: The secret that node agents and the service share; "" = there are no agents.
         pod_groups: The form of our own gangs' PodGroups: a key of `podgroup.WISHES`.
         in_flight: Requests open at a time.
         agent_namespace: Pods elsewhere that look like agents are none: an agent is told the key.
@@ -280,7 +280,7 @@ class KubernetesCluster(Executor):
         return await self._agents.open_dataset(uri, nodes)
 
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
-        """What identifies datasets, as a node agent sees them."""
+        """The fingerprints of datasets, as a node agent sees them."""
         return await self._agents.fingerprints(uris, by_content=by_content)
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:

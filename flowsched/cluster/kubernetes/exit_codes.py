@@ -3,7 +3,7 @@
 DONE = 0
 NOT_READY = 1
 BAD_ORDER = 64
-#: What a container task asks for cannot be had, and trying again is no use.
+#: A path or file that a container task asks for cannot be had, and trying again is no use.
 NOT_LAID = 65
 INPUT_LOST = 66
 UNREACHABLE = 75

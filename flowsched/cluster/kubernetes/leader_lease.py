@@ -23,8 +23,8 @@ from flowsched.errors import FlowschedError, Unavailable
 DATABASE: Final = f"{PREFIX}database"
 #: A request of the Lease is given up after this; two fit into the time that a holder has.
 ANSWER_S: Final = 4.0
-#: Between two looks at another's Lease: after a longer gap its holder is given its whole time again. Whoever could not look
-#: does not know that the holder could write.
+#: Between two reads of another's Lease: after a longer gap its holder is given its whole time again. A process that could not
+#: read it does not know whether the holder wrote.
 GAP_S: Final = 3.0
 #: A write that another one was faster than is tried again so often.
 TRIES: Final = 3

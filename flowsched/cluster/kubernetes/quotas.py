@@ -26,7 +26,7 @@ from flowsched.workflow.spec import Resources
 log = get_logger(__name__)
 
 _PODS: Final = "pods"
-#: What a quota calls without "requests.".
+#: The resources that a quota may name without "requests.".
 _PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
 _AXES: Final[Mapping[str, str]] = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "disk"}
 #: Axes in thousandths.
@@ -116,7 +116,7 @@ class Quotas:
         self._quotas[quota.metadata.name] = rows
 
     def _known(self, resource: str) -> tuple[str, str]:
-        """What a quota's resource is: requests or limits, and the axis; no axis where a placement does not know it."""
+        """The kind (requests or limits) and axis of a quota's resource; no axis where a placement does not know it."""
         if resource in (_PODS, f"count/{_PODS}"):
             return "requests", _PODS
         kind, _, name = resource.partition(".")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flowsched.cluster.node.container_paths import SharedVolume
     from flowsched.executor.protocol import ServiceContext
 
-#: What is built from deploy/Dockerfile; its `flowsched` runs the steps of a pod.
+#: The image that is built from deploy/Dockerfile; its `flowsched` runs the steps of a pod.
 DEFAULT_IMAGE: Final = "ghcr.io/flowsched/flowsched:0.1.0"
 HAND_OVER: Final = ("volcano", "default-scheduler")
 GPU_FRACTIONS: Final = ("cuda", "runtime", "dra")
@@ -31,7 +31,7 @@ class KubernetesSettings:
         namespace: Where tasks run.
         image: Of the steps that run in tasks' pods.
         default_image: Of tasks that name none; "" = such a task is refused.
-        agent_key: What node agents and the service share; "" = there are no agents.
+        agent_key: The secret that node agents and the service share; "" = there are no agents.
         agent_port: Where agents listen.
         pod_groups: Form of our gangs' PodGroups: auto, native, scheduler-plugins, volcano, none.
         scheduler_name: We place pods with this `spec.schedulerName`; several with commas, the first is our own pods'.

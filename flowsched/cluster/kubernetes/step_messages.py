@@ -46,7 +46,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> tuple[DeliveredFile, ...]:
-        """What was taken out of a container."""
+        """The files that were taken out of a container."""
         listed = self.delivered
         if isinstance(listed, str):
             try:
@@ -93,7 +93,7 @@ def read_staged(text: str) -> Staged:
 
 
 def read_usage(text: str, container: str) -> Used:
-    """What a container used, of an annotation that has it by container; nothing if it is none."""
+    """The usage of a container, from an annotation with all containers; zero if it is not in there."""
     everyone = _read(text, dict[str, Used]) or {}
     return everyone.get(container, _NO_USAGE)
 

@@ -106,7 +106,7 @@ class Topologies:
     """The zones of all nodes, as far as they are told.
 
     Args:
-        gpu_resource: What whole GPUs are called.
+        gpu_resource: The resource name of whole GPUs.
     """
 
     def __init__(self, gpu_resource: str) -> None:
@@ -425,7 +425,7 @@ class View:
                 self.report(fresh)
 
     def _event(self, pod: Pod, group: str, role: str) -> tuple[ForeignEvent | None, Alike | None]:
-        """What a foreign pod means for the scheduler now (None = nothing), and its kind where that matters."""
+        """The event that a foreign pod means for the scheduler now (None = none), and its kind where that matters."""
         uid = pod.metadata.uid
         if pod.status.phase in _ENDED:
             return PodLeft(uid, pod.status.phase == "Succeeded", group, role) if group else None, None
@@ -459,7 +459,7 @@ class View:
         )
 
     def _room(self, pod: Pod, kind: Alike, owner: str, group: str = "", role: str = "") -> RoomTaken:
-        """What a pod takes on its node. Room is free when its containers have ended, not when it shall be deleted."""
+        """The room that a pod takes on its node. It is free once the containers have ended, not once the pod is to go."""
         meta = pod.metadata
         return RoomTaken(
             owner=owner,

@@ -85,13 +85,13 @@ class AttemptStates:
         self._unreadable_logged: float | None = None
 
     def lock(self, name: str) -> threading.Lock:
-        """What keeps a look at an attempt, its launch and its release apart."""
+        """The lock that keeps an observation of an attempt, its launch and its release apart."""
         return self._stripes[hash(name) % len(self._stripes)]
 
     # --- how they stand --------------------------------------------------------------------------------------
 
     def reported(self, live: Live) -> Sight | None:
-        """What the journal of a living runner says of an attempt; None: nothing, or what is left of it has to be looked for."""
+        """The state of an attempt in the journal of a living runner; None: none, or its processes have to be looked for."""
         found = self.runners.find(live.name)
         if found is None or live.bereft:
             return None
@@ -174,7 +174,7 @@ class AttemptStates:
         return self._really(lambda: attempts.is_folder(folder))
 
     def _really(self, find: Callable[[], T]) -> T:
-        """What is missing in a folder that is away is not missing: it is looked for again once none is."""
+        """Find an entry, and search again once no folder is away: an entry of such a folder is not missing."""
         found = find()
         if not found:
             self.site.presence.check()

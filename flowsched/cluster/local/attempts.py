@@ -3,9 +3,9 @@
     nodes/<node>/attempts/<pod>/   made exclusively: its maker may give the one order that the attempt will ever have
         work/ stdout stderr release runner.log   see `runner.attempt`
 
-A pod's folder may be on any node, but there is one of a name: a folder found anywhere means "ordered, or never to be". What became
-of an order, the journals say (`runners`). An attempt is said to be gone only when its last process is, also one that has detached
-itself.
+A pod's folder may be on any node, but there is one of a name: a folder found anywhere means "ordered, or never to be". The
+journals say how an order went (`runners`). An attempt is reported gone only when its last process is, also one that has
+detached itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def kill_attempt(folder: Path, life: Life, is_over: Callable[[], bool] = lambda:
 
     Args:
         folder: Of the attempt.
-        life: What its journal says.
+        life: Its state by the journal.
         is_over: Asked while its shim is stopped: whether the journal has an end. The shim may have another attempt then.
     """
     if not (_PROC / "self/stat").exists():
@@ -89,7 +89,7 @@ def is_left(folder: Path, life: Life, since: float | None = None) -> bool:
 
     Args:
         folder: Of the attempt.
-        life: What its journal says.
+        life: Its state by the journal.
         since: An older look at the machine's environments does not do; monotonic, None = now.
     """
     if not (_PROC / "self/stat").exists():
@@ -250,7 +250,7 @@ class Attempts:
 
 
 RELEASE: Final = "release"
-#: What an attempt leaves beside its working folder, and what is kept of that only if it is not empty.
+#: The files that an attempt leaves beside its working folder and that `clear` removes.
 _LEFT: Final = (RELEASE, f"{RELEASE}.tmp", END, f"{END}.tmp", "oom")
 #: Records of ends with 20,000 outputs are below that.
 _LARGEST_END: Final = 64 << 20
@@ -313,7 +313,7 @@ def is_released(folder: Path) -> bool:
 
 
 def open_log(folder: Path, stream: str) -> BinaryIO:
-    """A log of an attempt, to be read. What the task has put there instead is told, never read.
+    """A log of an attempt, to be read. If the task has put something else there, the text says so instead.
 
     Raises:
         FileNotFoundError: There is no such log.

@@ -52,14 +52,14 @@ _CDI: Final = ("/etc/cdi", "/var/run/cdi")
 #: Processes and threads of one container: half of the least number of processes of a Linux machine (`kernel.pid_max`). Docker
 #: bounds none by default.
 _PROCESSES: Final = 16_384
-#: What `true` needs to run.
+#: The folders that `true` needs to run.
 _PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}\Z")
 #: All of this machine is to a task as a volume that it sees only what it asks for of.
 _MACHINE: Final = (SharedVolume("", "/"),)
 #: Below it containers have the folders that links of inputs lead to, where there are too many inputs to mount each.
 _LINKED: Final = "/flowsched/linked"
-#: What to do about the words of an engine that does not work.
+#: The remedies for the words of an engine that does not work.
 _REMEDIES: Final = (
     (
         "rlimit",
@@ -119,11 +119,11 @@ class Engine:
     # --- what runners are told -------------------------------------------------------------------------------
 
     def order(self, root: Path, pod: Pod, *, gpus: Sequence[int] | None) -> dict[str, Any]:
-        """What a runner has to know to run an attempt in containers, see `runner.engine.Engine`.
+        """The engine's part of a runner's order, see `runner.engine.Engine`.
 
         Args:
             root: Of the cluster.
-            pod: What to run.
+            pod: The pod that is to run.
             gpus: The devices that its containers get; None = none are put into containers here.
         """
         return {
@@ -137,7 +137,7 @@ class Engine:
 
     def _options(self, root: Path, pod: Pod, gpus: Sequence[int] | None) -> list[str]:
         """Of `docker run` and `podman run`."""
-        # What a task writes belongs to the account of the service. Rootless podman has it as the user 0 of its containers.
+        # A task's files belong to the account of the service. Rootless podman has it as the user 0 of its containers.
         user = "0:0" if self.kind == "podman" else f"{os.geteuid()}:{os.getegid()}"
         options = ["--network", self.network, "--user", user, "--security-opt", "no-new-privileges"]
         if self.kind == "podman":
@@ -323,7 +323,7 @@ def _sif_path(image: str, store: Path) -> Path:
 
 
 def mounts_of(folder: Path, caches: Sequence[Path]) -> list[tuple[str, str, bool]]:
-    """What every container of an attempt sees of this machine, at the same paths: its working folder, and datasets to read.
+    """The paths of this machine in every container of an attempt: its working folder, and datasets to read.
 
     Args:
         folder: Of the attempt.

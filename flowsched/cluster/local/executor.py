@@ -1,6 +1,6 @@
 """LocalCluster: virtual nodes on this machine, the embedded default of flowsched.
 
-Runners start the tasks and see them through; their journals and the folders of attempts say everything. What is kept in memory is
+Runners start the tasks and see them through; their journals and the folders of attempts say everything. Memory keeps
 only which attempts are waited for. Four objects do the work: `launch`, `watch`, `root_space` and `images`. Here they are put
 together, one process at a time on a root; and here is what is asked of attempts beside that: their logs, and what is left of them.
 """
@@ -78,10 +78,10 @@ class LocalCluster(Executor):
         clock: Wall-clock ms, for the times in events.
         failpoint: See `Site`.
         origins: Where datasets may come from, and how fast.
-        command: What runs a runner, see `runners`.
+        command: The command of a runner, see `runners`.
         threads: For work on folders.
         containers: How pods that name an image run.
-        cache_percent: What the caches may hold together, in percent of what is free on the disk of the root or in them, measured
+        cache_percent: The limit of all caches together, in percent of what is free on the disk of the root or in them, measured
             again and again; 0 = what `site` says.
         in_place: Tasks read files of this machine where they lie: no node has links of its own.
         beside: Further folders that must have room before anything is started; they are measured here. The folder of a SQLite
@@ -175,7 +175,7 @@ class LocalCluster(Executor):
         self._images = Images(self._containers, site.root, self._eyes, self._report_image, self._is_over)
         self._launch = Launch(self._states, self._watch, self._images, self._staging, self._pool)
         self._swept = self._loops.begin(self._images.sweep(), name="containers of earlier services")
-        # 3. What the caches have.
+        # 3. The datasets of the caches.
         for name, cache in self._caches.items():
             await self._in_thread(cache.scan)
             for entry in cache.entries.values():

@@ -66,7 +66,7 @@ class Images:
     """The images of one cluster.
 
     Args:
-        settings: What the user chose.
+        settings: The user's choices.
         root: Of the cluster.
         pool: For calls of the engine.
         report_image: Called with the name and size of each image that is here now.

@@ -1,4 +1,4 @@
-"""What the journal of a runner says about its attempts (`runner.journal` has its form). Pure: bytes in, facts out."""
+"""The attempts of a runner, read from its journal (`runner.journal` has its form). Pure: bytes in, facts out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class JournalReader:
     Attributes:
         lives: The attempts by name.
         is_closed: Whether the runner takes no more orders.
-        pending: What it had taken then, and may still start.
+        pending: The attempts that it had accepted then, and may still start.
     """
 
     def __init__(self) -> None:

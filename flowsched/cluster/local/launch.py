@@ -71,7 +71,7 @@ class Launch:
         self._binds = promised <= 1000 * machine_cores()
 
     async def close(self) -> None:
-        """Launch no more. What waits for an image is cancelled: the next service is told that it was never launched."""
+        """Launch no more. Attempts that wait for an image are cancelled: the next service learns that they never ran."""
         await self._background.close()
 
     async def launch(self, pods: Sequence[Pod]) -> None:

@@ -35,11 +35,11 @@ def compose(
     upload: Upload,
     lost: Collection[str],
 ) -> dict[str, Any]:
-    """The order as a value. What the launch knows beside the pod is added there.
+    """The order as a value. `Launch` adds the parts that do not depend on the pod.
 
     Args:
         folder: Of the attempt.
-        pod: What to run.
+        pod: The pod that is to run.
         caches: By node.
         images: How it uses its images, and which they are: see `images.Images.order`.
         upload: How to write to object stores; called only if an output goes there.

@@ -38,7 +38,7 @@ def pair(root: Path, pairing: Pairing, *, is_used: bool, running: Sequence[str])
         running: The attempts that run there.
 
     Returns:
-        What is not as it was, in words; "" = it is the same database.
+        The change since the last start, in words; "" = it is the same database.
 
     Raises:
         ConfigurationError: It is another one, and tasks of the last one run.

@@ -67,7 +67,7 @@ class Presence:
 
 
 class Site(msgspec.Struct, frozen=True):
-    """What every part of a cluster on this machine is given.
+    """The values that every part of a cluster on this machine shares.
 
     Args:
         root: The cluster's folder.
@@ -92,7 +92,7 @@ class RootSpace:
     Args:
         site: Its surroundings.
         caches: Of its nodes.
-        cache_percent: What the caches may hold together, in percent of what is free on the disk of the root or in them, measured
+        cache_percent: The limit of all caches together, in percent of what is free on the disk of the root or in them, measured
             again and again; 0 = what `site` says.
         beside: Further folders that must have room.
     """

@@ -43,7 +43,7 @@ _WRITE_S: Final = 10.0
 #: One that has nothing to do is waited for at the end of the service.
 _ENDS_S: Final = 1.0
 _LENGTH_BYTES: Final = 4
-#: What is read of a journal at once: at first, since there is room behind the last line; and while there is more.
+#: Bytes of a journal that are read at once: at first, since there is room behind the last line; and while there is more.
 _BLOCK: Final = 8 << 10
 _LARGEST_BLOCK: Final = 1 << 20
 #: Names of runners' folders: the moment, and the process of the service.
@@ -174,7 +174,7 @@ class Runner:
                 os.kill(pid, number)
 
     def find_dead(self) -> bool:
-        """Whether it has died. What it has written before is read next.
+        """Whether it has died. Its last records are read next.
 
         Raises:
             OSError: That cannot be told now.
@@ -220,7 +220,7 @@ class Runners:
 
     Args:
         root: Of the cluster.
-        command: What runs one, see `run_attempt.py`.
+        command: The command of one, see `run_attempt.py`.
         check: See `Runner`.
         clock: Ms since the epoch, by the service's clock.
     """
@@ -328,7 +328,7 @@ class Runners:
         return found
 
     def find(self, name: str) -> tuple[Life, Runner] | None:
-        """What is known of an attempt, and its runner."""
+        """The known state of an attempt, and its runner."""
         for runner in self._all:
             life = runner.reader.lives.get(name)
             if life is not None:

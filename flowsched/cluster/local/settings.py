@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Of each node. No meter watches how much disk a task of this machine takes, so what a task asks for never lets it wait.
 _ANY_DISK: Final = 1 << 50
-#: What plans count with where nothing is said: a SATA SSD, and a network of 1 Gbit/s.
+#: The rates of plans where no option states them: a SATA SSD, and a network of 1 Gbit/s.
 DISK_RATE: Final = "500M"
 NIC_RATE: Final = "125M"
 
@@ -155,7 +155,7 @@ async def open_cluster(settings: LocalSettings, service: ServiceContext) -> Loca
 
 
 def _some(option: str, parse: Callable[[object], int], text: str | None) -> int | None:
-    """What each node has of a resource; None if nothing is said."""
+    """Each node's amount of a resource; None if no option states it."""
     from flowsched.workflow.resources import parse_option
 
     if not text:

@@ -2,8 +2,8 @@
 
 Bytes are really read and written, in blocks; after each block a flow waits until every bucket on its way has let it pass: the
 source's disk and network, and the destination's network and disk. Flows that share a bucket take turns,
-block by block. Large datasets move in pieces, several at a time, from several places. What a transfer does on its node is in
-`node.transfers`.
+block by block. Large datasets move in pieces, several at a time, from several places. `node.transfers` has the steps of
+a transfer on its node.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Staging:
             )
 
     async def close(self) -> None:
-        """Stop copying. What is half there is removed at the next start."""
+        """Stop copying. The next start removes half copies."""
         await self._tasks.close()
         self._pool.shutdown(wait=True)
 

@@ -36,7 +36,7 @@ def virtual_nodes(
         gpus: Whole devices of each node.
         disk_rate: Bytes/s of each node's disk.
         nic_rate: Bytes/s of each node's network, in each direction.
-        cache_bytes: What each node's cache may hold; 0 = no limit.
+        cache_bytes: The limit of each node's cache; 0 = no limit.
         racks: Nodes are dealt to racks in equal runs: `rack-0`, `rack-1` …
 
     Raises:
@@ -65,7 +65,7 @@ def virtual_nodes(
 
 
 def cache_limit(text: str) -> tuple[int, int]:
-    """What each node's cache may hold: an amount (`50G`), or a part (`80%`) of the disk, which all nodes share.
+    """The limit of each node's cache: an amount (`50G`), or a part (`80%`) of the disk, which all nodes share.
 
     Returns:
         (bytes, percent); (0, 0) = no limit.

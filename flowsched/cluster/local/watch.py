@@ -1,7 +1,7 @@
 """The attempts that are waited for: how they stand is looked at again and again, and what changes is told to the engine.
 
-News of a living runner is applied on the event loop at once: the runner wakes the service through a socket. What needs a folder or
-a kill happens in a few threads.
+News of a living runner is applied on the event loop at once: the runner wakes the service through a socket. A few threads do
+the work with folders and kills.
 """
 
 from __future__ import annotations

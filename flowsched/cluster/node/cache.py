@@ -63,8 +63,8 @@ class Partial:
 
     Args:
         folder: Where it lies.
-        header: What it will be.
-        spans: What of it is there.
+        header: The dataset that it will be.
+        spans: The parts of it that are there.
         idle_s: How long ago a piece was added last.
         elapsed: Seconds that go on whatever the wall clock is set to.
     """
@@ -201,7 +201,7 @@ class Partials:
 
         Args:
             folder: A folder of the cache.
-            named: What the dataset's own folder would be called, by its uri.
+            named: The name that the dataset's own folder has, by its uri.
         """
         try:
             with open(open_file(None, str(folder / RECORD)), "rb") as file:
@@ -295,7 +295,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def room_bytes(self) -> int:
-        """What it takes of the disk."""
+        """The bytes that it takes on the disk."""
         return 0 if self.in_place else self.size_bytes
 
 
@@ -315,7 +315,7 @@ class Cache:
     def scan(self) -> None:
         """Read what is there; remove what is half made, or not as long as its record says (power failed).
 
-        What has another name than flowsched gives is left alone.
+        A folder with a name that flowsched does not give is left alone.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         for item in list(os.scandir(self.folder)):
@@ -417,7 +417,7 @@ class Cache:
 
         Args:
             partial: The file.
-            entry: What it becomes.
+            entry: The entry that it becomes.
             seal: Called with the file, which is read-only by then, before it gets its name.
         """
         with self._publishing:

@@ -59,7 +59,7 @@ SYSTEM: Final = frozenset(
 TAKEN: Final = ("/dev", "/flowsched", "/proc", "/sys")
 #: Inputs beyond so many mounts are symbolic links: each mount is work for a kubelet, and text in every container of the pod.
 MOST_MOUNTS: Final = 200
-#: What stands for no file at all.
+#: The path that means no file at all.
 NOWHERE: Final = "/dev/null"
 #: Where the reason of a refusal is found in the documentation: see docs/kubernetes.md, Container tasks.
 NOT_SHARED: Final = "PathNotShared"
@@ -86,7 +86,7 @@ class Bind(NamedTuple):
 
     Args:
         path: Of the container.
-        inner: What is mounted there, within the volume.
+        inner: The path within the volume that is mounted there.
         shared: The number of the shared volume; None = the task's own volume.
         read_only: Whether the task may only read it.
     """
@@ -141,7 +141,7 @@ def lay_out(container: Container, shared: Sequence[SharedVolume], *, shown: bool
     """Find a place for every path of a container task.
 
     Args:
-        container: What it asks for.
+        container: The container task.
         shared: The installation's volumes that every task sees.
         shown: Whether a task sees these volumes at their own paths, whatever it asks for.
 
@@ -272,7 +272,7 @@ class _Planner:
         self._view[path] = place
 
     def _make_folders(self) -> None:
-        """What the task writes to is there before it starts, as are folders of what is brought.
+        """Make the folders that the task writes to, and those of its inputs, before it starts.
 
         But for folders of outputs in one that a step works in: the program makes these by itself, as `mkdir out`.
         """

@@ -1,10 +1,10 @@
-"""What registries and runtimes say of an image that they do not give: whether it is worth asking again. Pure."""
+"""Failed pulls: whether the words of a registry or runtime mean that another try may help. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: What they say of what will never be there, or never be allowed.
+#: Their words for an image that will never be there, or never be allowed.
 _HOPELESS: Final = (
     "not found",
     "notfound",

@@ -85,7 +85,7 @@ def carried(dev: str, names: Collection[str]) -> tuple[int, int] | None:
 
 
 def mounts(mountstats: str) -> Mapping[str, tuple[int, int]]:
-    """What NFS has read from and written to servers, by /proc/PID/mountstats: `server:/export` -> bytes.
+    """The bytes that NFS has read from and written to servers, by /proc/PID/mountstats: `server:/export` -> bytes.
 
     Mounts of one export share what they count, so the largest of them is it, not their sum.
     """
@@ -194,8 +194,8 @@ def parse_diskstats(text: str, major: int, minor: int) -> Disk | None:
 # ---- a whole node, for the node agent ----
 #
 # The agent's own /proc tells of its own network and mounts only, so the host's files are mounted below a folder of their own
-# (`host`): proc/diskstats, proc/1/net/{dev,route}, proc/1/mountstats, and sys/fs/cgroup (cgroup v2). What is not there, or is
-# not counted by this kernel, is None, never 0.
+# (`host`): proc/diskstats, proc/1/net/{dev,route}, proc/1/mountstats, and sys/fs/cgroup (cgroup v2). A value that is not
+# there, or that this kernel does not count, is None, never 0.
 
 
 #: Control groups of pods lie so deep at the most: kubelet's root, kubepods, the class, the pod.

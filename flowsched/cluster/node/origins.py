@@ -40,10 +40,10 @@ _SHORT_BYTES: Final = 64 << 10
 #: Object stores are asked for so much at a time.
 _STORE_BLOCK: Final = 16 << 20
 
-#: What a URL is sent with as it is written: all else is escaped.
+#: The characters of a URL that are sent as they are: all others are escaped.
 _ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))
 
-#: What must be installed for a scheme, where fsspec alone does not know it.
+#: The command that installs a scheme which fsspec alone does not know.
 _EXTRAS: Final = {"s3": "pip install flowsched[objectstore]", "s3a": "pip install flowsched[objectstore]"}
 
 
@@ -92,12 +92,12 @@ class Body:
     """A stream from elsewhere: it ends at its length or fails as a transfer does. It counts its bytes.
 
     Args:
-        stream: What is read.
-        name: What to call it when it ends too early.
+        stream: The stream that is read.
+        name: Its name in the error when it ends too early.
         expected: How many bytes should come; None = not known.
         unread: An error of reading as a failed transfer; default `failure`.
-        close: What else is closed with it.
-        version: What its source calls the version of it; "" = it names none.
+        close: Closes other things with it.
+        version: Its version by its source; "" = the source names none.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Section(msgspec.Struct, frozen=True):
     Args:
         stream: At the range's first byte; it may go on after the last.
         total: Bytes of the whole dataset.
-        version: What its holder calls this version of it; equal names, equal bytes.
+        version: The holder's name of this version; equal names, equal bytes.
         name, mode: Of its file.
         whole: Whether the holder has all of it.
         unchanged: Asked at the end: whether it was still the same version then.
@@ -160,11 +160,11 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class Origins(msgspec.Struct, frozen=True):
-    """What may be fetched, and how fast.
+    """The places that may be fetched from, and how fast.
 
     Args:
-        allowed_roots: Folders below which files of this machine may be taken; None = see `bounds`. What lies below one is reached
-            from it by descriptor, since others may be changing it meanwhile.
+        allowed_roots: Folders below which files of this machine may be taken; None = see `bounds`. Files below one are reached
+            from it by descriptor, since others may be changing them meanwhile.
         schemes: Schemes beside `file` that may be fetched; None = all that fsspec knows.
         options: Per scheme, what fsspec is given (credentials, endpoints).
         bounds: Which files of this machine may be taken; None = by `allowed_roots` alone.
@@ -344,7 +344,7 @@ class Origins(msgspec.Struct, frozen=True):
         return Section(Body(stream, uri), stream.size, version, name)
 
     def fingerprint(self, uri: str, *, by_content: bool = False) -> Fingerprint:
-        """What identifies a dataset's content as it is now. Blocks.
+        """The fingerprint of a dataset's content as it is now. Blocks.
 
         Args:
             uri: Of the dataset.
@@ -374,7 +374,7 @@ class Origins(msgspec.Struct, frozen=True):
             os.close(descriptor)
 
     def _version(self, uri: str) -> tuple[str, datetime | None]:
-        """What the store of a dataset that is not on this machine calls its version, and when it was changed."""
+        """The version of a dataset in its store, which is not on this machine, and when it was changed."""
         scheme = self._allowed(uri)
         with _refusals(uri, scheme):
             if scheme not in ("http", "https"):
@@ -751,7 +751,7 @@ def failure(uri: str, error: Exception) -> NotFetched:
 
 
 def _astray(error: Exception) -> str:
-    """What is wrong with where a server sends its clients, or with its certificate: it stays wrong. "" for other errors.
+    """The fault of a server's redirect, or of its certificate: it stays. "" for other errors.
 
     A host that no name server knows is none of this: its name may be a minute old.
     """

@@ -53,7 +53,7 @@ class Settings:
     Args:
         key: The secret that the service and all agents share; see `agent_keys` for what is derived from it.
         cache: Without one mount with `pods` nothing can be linked; link(2) minds the mount.
-        cache_bytes: What is done about a full cache is up to the service.
+        cache_bytes: The limit of the cache. The service decides what a full cache drops.
         networks: See `Guard`.
         copies: A runtime labels what lies in a pod's volume for that pod alone, and a linked file has one label for all.
         kept_log_bytes: At most so much of them; the oldest go first. 0 = no limit.
@@ -169,7 +169,7 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(slots=True)
 class Carried:
-    """What the node's disk and network card were measured to carry since the agent started, in bytes, for all programs."""
+    """The measured bytes that the node's disk and network card have carried for all programs since the agent started."""
 
     disk_bytes: int = 0
     came_bytes: int = 0
@@ -255,7 +255,7 @@ class Agent:
             )
 
     async def close(self) -> None:
-        """Let go. What is half done is taken up or removed at the next start."""
+        """Let go. The next start resumes or removes half-done work."""
         if self._lock is None:
             return
         self._sources.close()

@@ -86,10 +86,10 @@ class Page:
         pod: The engine's name of it.
         digest: Of its order.
         at_ms: When it was last written.
-        uris: What it reads; forgotten once its volumes are gone.
+        uris: The datasets that it reads; forgotten once its volumes are gone.
         charged: (found here, brought here) bytes of its inputs, once they have been laid out.
         moving: Its outputs as they were found, from before the first is moved.
-        outcome: What was answered about its outputs.
+        outcome: The agent's answer about its outputs.
     """
 
     pod: str

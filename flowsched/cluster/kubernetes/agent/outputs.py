@@ -1,6 +1,6 @@
 """Outputs: the files that a task left in its working folder become datasets of the node's cache, all or none.
 
-What may be an output, and how it leaves the folder, is in `runner.outputs`. The agent may be killed at any step:
+`runner.outputs` decides which paths may be outputs, and how they leave the folder. The agent may be killed at any step:
 
     1. all outputs are looked at, and what was found is written down (`Page.moving`)
     2. each moves into a box of its own, outgoing/<uid>/<number>/, by one rename (or is copied there)

@@ -1,4 +1,4 @@
-"""What a pod's steps ask of the agent: its inputs laid out before its task, its outputs published after it.
+"""The requests of a pod's steps: its inputs laid out before its task, its outputs published after it.
 
 Each request becomes a job that goes on although its client leaves: a step that asks again joins the job, or is told how it
 ended.
@@ -58,7 +58,7 @@ def lay_inputs(
 
     Args:
         inputs: The folder.
-        order: What goes where.
+        order: The pod's order; it says which input goes where.
         datasets: Every dataset of it, by uri.
         inputs_path: Where the task has that folder, for manifests.
         link: Makes hard links.
@@ -152,12 +152,12 @@ class Pods:
         pod_of: The name of the pod object with a uid, if the node knows it.
         cache: The node's datasets.
         coming: Its transfers.
-        ledger: What has been done.
+        ledger: The work that has been done.
         publisher: Of outputs.
         news: The event log that new datasets are reported to.
         clock: Wall-clock ms.
         link: Makes hard links.
-        used: What a pod's containers have used so far, where that can be told. Blocks.
+        used: Measures the usage of a pod's containers so far, where it can. Blocks.
         follow: Told of a pod's uid and name before its task starts, so that its logs can be kept. Blocks.
     """
 
@@ -287,7 +287,7 @@ class Pods:
     def _begin(self, request: Request) -> Page:
         """The page of the request's pod: the one that it has, or a new one if its order may still begin something.
 
-        What has begun goes on under an expired order: a task may run for months before its outputs are published.
+        Work that has begun continues under an expired order: a task may run for months before its outputs are published.
 
         Raises:
             OtherOrder: It has another order, or its own had expired before it began.

@@ -1,8 +1,8 @@
 """The agent's server: HTTP for the service, for other agents, and for the steps in pods; and the agent as a process.
 
 Each route says its access: all clients (OPEN), clients with the bearer key (KEY), or clients with an order that was signed with
-the other key (ORDER; the handler checks, since the order is in the body). What matches no route needs the key too: a stranger
-does not learn which routes exist.
+the other key (ORDER; the handler checks, since the order is in the body). A request that matches no route needs the key
+too: a stranger does not learn which routes exist.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LAST_S: Final = 2.0
 
 
 class Policy(Enum):
-    """What a request needs in order to use a route."""
+    """The key that a route requires of a request."""
 
     OPEN = "nothing"
     KEY = "the agent key"
@@ -215,7 +215,7 @@ class Door:
         return await self._streams.dataset(request, uri_of(request))
 
     async def _fingerprints(self, request: web.Request) -> web.StreamResponse:
-        """What identifies datasets as this node sees them: those from outside, and those made by tasks that it has whole."""
+        """The fingerprints of datasets as this node sees them: those from outside, and whole ones that tasks have made."""
         body = await body_of(request, Wondering)
         for uri in body.uris:
             orders.check_uri(uri)

@@ -126,8 +126,8 @@ class Sources:
     """The places that this node's datasets come from.
 
     Args:
-        origins: What may be fetched from outside.
-        bearer: What other agents are shown.
+        origins: The places outside that may be fetched from.
+        bearer: The key that the agent shows to other agents.
     """
 
     def __init__(self, origins: Origins, bearer: str) -> None:

@@ -291,7 +291,7 @@ class Streams:
         """Send events as they come, one JSON object to a line, and a heartbeat when none do.
 
         Raises:
-            BadRequest: What follows `after` is no longer known: the list of replicas is to be read again.
+            BadRequest: The events after `after` are no longer known: the client reads the list of replicas again.
         """
         news = self._agent.news
         if news.since(after) is None or instance not in (None, news.instance):

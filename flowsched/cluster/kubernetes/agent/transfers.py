@@ -161,7 +161,7 @@ class Transfers:
         return self._incoming.charge(uri)
 
     async def close(self) -> None:
-        """Stop. What is half there is removed at the next start; of what comes in pieces, the pieces under way."""
+        """Stop. The next start removes half copies; of a dataset in pieces it removes only the pieces under way."""
         self._rates.stop()
         for task in self._under_way.values():
             task.cancel()

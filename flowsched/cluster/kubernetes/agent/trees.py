@@ -1,6 +1,6 @@
 """Files and trees of a cache in a pod's folders: links where the file system can, else copies; and tar streams unpacked.
 
-What lies in the cache is the agent's own, readable for every user, since a hard link has one owner and one mode for all, and
+The files in the cache are the agent's own, readable for every user, since a hard link has one owner and one mode for all, and
 writable for none (`runner.trees`, which also takes what a pod has written).
 """
 
@@ -85,7 +85,7 @@ def unpack(stream: Body, target: Path) -> Generator[int, None, int]:
         The bytes of all files.
 
     Raises:
-        Unsafe: The stream asks for something that a dataset cannot hold. What has been unpacked stays.
+        Unsafe: The stream asks for something that a dataset cannot hold. The files that were unpacked before stay.
         tarfile.TarError: It is no tar stream.
     """
     made: set[tuple[str, ...]] = set()

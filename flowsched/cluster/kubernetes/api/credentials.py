@@ -1,8 +1,8 @@
 """The address of the API server and our identity there: from a kubeconfig, or as the pod's service account.
 
 kubernetes_asyncio reads kubeconfigs (merged files, certificates, tokens, exec plugins, OIDC); nothing else here uses it,
-and it is loaded only when a kubeconfig is read. What expires is renewed before it does, and once more when the server
-says 401. A renewal that fails is logged and tried again; the old credentials are used until then.
+and it is loaded only when a kubeconfig is read. Credentials are renewed before they expire, and once more when the
+server answers 401. A renewal that fails is logged and tried again; the old credentials are used until then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGAIN_S: Final = 10.0
 #: A plugin that takes longer is perhaps waiting for a password at a prompt.
 PLUGIN_S: Final = 60.0
 _NEVER: Final = float("inf")
-#: What the library raises for what people write, from a missing context to a list in place of a mapping.
+#: The library's errors for faulty kubeconfigs, from a missing context to a list in place of a mapping.
 _WRONG: Final = (ValueError, TypeError, KeyError, AssertionError, AttributeError)
 
 
@@ -129,7 +129,7 @@ class _AccountFiles:
             raise ConfigurationError(f"the service account in {folder} cannot be read: {error}") from error
 
     def text(self, name: str, otherwise: str) -> str:
-        """What a file says."""
+        """The text of a file of the folder."""
         path = self._folder / name
         return path.read_text().strip() if path.exists() else otherwise
 
@@ -278,7 +278,7 @@ def _exists(paths: str) -> bool:
 
 
 def _user_of(config: Any, name: str | None) -> Mapping[str, Any]:
-    """What a kubeconfig says of a user; nothing if it does not."""
+    """A kubeconfig's entry of a user; empty if there is none."""
     found = config["users"].get_with_name(name, safe=True) if name else None
     if found is None or not found.safe_get("user"):
         return {}

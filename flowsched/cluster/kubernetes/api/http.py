@@ -394,7 +394,7 @@ class _Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Take some of a reply. What no request asked for ends the connection, since no later byte can be trusted."""
+        """Take some of a reply. Bytes that no request asked for end the connection: no later byte can be trusted."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             self.abort()
@@ -429,9 +429,9 @@ class _Connection(asyncio.Protocol):
 STREAM_BUFFER_BYTES: Final = 4 << 20
 #: Pieces of a stream that come this close together are many ...
 CLOSE_S: Final = 0.01
-#: ... and are gathered for so long. What comes alone is read at once.
+#: ... and are gathered for so long. A line that comes alone is read at once.
 GATHER_S: Final = 0.005
-#: What is raised before anything has been sent.
+#: The errors that are raised before anything has been sent.
 _NOT_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _LOST: Final = (aiohttp.ClientError, TimeoutError, OSError)
 

@@ -1,6 +1,6 @@
 """Follow a collection: list it, watch it from there, and go on through whatever an API server does to its watchers.
 
-What happens, and what is done about it (measured in KUBE.md):
+Each fault of a watch, and how the reflector handles it (measured in KUBE.md):
 
     the stream ends, is reset or falls silent   go on from the last version seen; slow readers are cut like that
     ERROR event 410, or HTTP 410                the server has forgotten that version: list again, `Batch.replaced`
@@ -42,7 +42,7 @@ class Lines:
     """The splitter. aiohttp's own `readline` gives up at 512 KiB, which one large pod exceeds.
 
     Args:
-        longest_bytes: What is longer is dropped, so that a server gone mad cannot fill the memory.
+        longest_bytes: A longer line is dropped, so that a faulty server cannot fill the memory.
     """
 
     def __init__(self, longest_bytes: int = LONGEST_BYTES) -> None:
@@ -111,7 +111,7 @@ class Batch(Generic[T]):
     """Objects and changes that have arrived since the last batch.
 
     Args:
-        replaced: A complete fresh list, or None. What is neither in it nor in `unread` is gone.
+        replaced: A complete fresh list, or None. An object that is neither in it nor in `unread` is gone.
         changed: Changes in order. A DELETED carries the object's last state, or no more than its metadata.
         unread: Objects that are there and could not be decoded.
     """
@@ -414,7 +414,7 @@ class Reflector(Generic[T]):
 
 
 def _asked_s(error: Exception | None) -> float:
-    """What the server asks to wait."""
+    """The seconds that the server asks to wait."""
     return (error.answer.retry_after_s or 0.0) if isinstance(error, Refused) else 0.0
 
 

@@ -54,7 +54,7 @@ log = get_logger(__name__)
 CLAIM_S: Final = 60.0
 #: A number that means no device is waited for so long: a claim that is being given back may have kept it from its device.
 DEVICE_S: Final = 3.0
-#: What a class says is asked for again after so long.
+#: A DeviceClass is read again after so long.
 CLASS_S: Final = 30.0
 _ENDED: Final = ("Succeeded", "Failed")
 #: (path, kind, handler) of a watch.

@@ -485,7 +485,7 @@ class ClaimBook:
             allocation = self.ours[name].status.allocation
             if allocation is not None:
                 found = device_of(allocation, self._settings.gpu.driver)
-                # What cannot be understood keeps the number, and is no device.
+                # An allocation that cannot be understood keeps the number, and is no device.
                 pinned[number] = found if found is not None else DeviceId("", name)
         return pinned
 

@@ -78,7 +78,7 @@ class Binding:
             self._background.begin(self._bind(order))
 
     def evict(self, orders: Sequence[Evict]) -> None:
-        """Take pods away; their controllers make them again. Those that make way go with all of their unit, or stay."""
+        """Evict pods; their controllers make them again. A preempted pod goes with all of its unit, or stays."""
         units: dict[str, list[Evict]] = {}
         for order in orders:
             if order.unit:
@@ -274,7 +274,7 @@ class Claims:
 
     Args:
         client: Of the API server.
-        volumes: What the watches show of claims.
+        volumes: The volume claims as the watches show them.
     """
 
     def __init__(self, client: Client, volumes: Volumes) -> None:

@@ -61,8 +61,8 @@ class Conditions:
     def publish(self, verdicts: Sequence[Verdict]) -> None:
         """Note why groups wait.
 
-        What has not been written of the verdicts before is forgotten: a pod that is no longer among them is being bound, and a
-        write would change its version, so that the binding is refused.
+        Earlier verdicts that were not written yet are dropped. A pod that is no longer among the verdicts is being bound: a
+        write would change its version, and the API server would refuse the binding.
         """
         before, self._events, self._wanted = self._events, {}, {}
         for verdict in verdicts:

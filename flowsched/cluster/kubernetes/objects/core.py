@@ -98,14 +98,14 @@ class ResourceQuotaSpec(Read, frozen=True):
 
 
 class ResourceQuotaStatus(Read, frozen=True):
-    """What is enforced, and what is used of it. Empty until the controller has counted."""
+    """The enforced amounts, and the used part of each. Empty until the controller has counted."""
 
     hard: Amounts = field(default_factory=dict)
     used: Amounts = field(default_factory=dict)
 
 
 class ResourceQuota(Read, frozen=True):
-    """What all objects of a namespace may have together."""
+    """The amounts that all objects of a namespace may have together."""
 
     metadata: Metadata = Metadata()
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
@@ -182,7 +182,7 @@ class OnlyMetadata(Read, frozen=True):
 
 
 class WatchEvent(msgspec.Struct, gc=False):
-    """A line of a watch. What `object` is depends on `type`, so that has to be looked at first."""
+    """A line of a watch. The type of `object` depends on `type`, so the reader decodes that first."""
 
     type: str
     object: msgspec.Raw

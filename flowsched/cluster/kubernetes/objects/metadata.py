@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Read(msgspec.Struct, gc=False, frozen=True, omit_defaults=True, rename="camel"):
-    """What is read from an API server: only the fields that we need, whatever else there is.
+    """The base of objects that an API server sends: only the fields that flowsched needs, whatever else there is.
 
     Not tracked by the garbage collector, as nothing here can form a cycle.
     """

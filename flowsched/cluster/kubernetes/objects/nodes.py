@@ -1,6 +1,6 @@
 """Nodes: a Node object as the engine's NodeInfo, the images on its disk, and its NUMA zones. Pure; no content of an object raises.
 
-What Kubernetes does not know of a node is said by annotations, in bytes or bytes a second ("500M", "1.25G", "2Gi/s"):
+Annotations state the capacities of a node that Kubernetes does not know, in bytes or bytes a second ("500M", "1.25G", "2Gi/s"):
 
     flowsched.io/disk-rate                             what its disk carries
     flowsched.io/nic-rate, nic-in-rate, nic-out-rate   what its network carries, both ways or one
@@ -46,12 +46,12 @@ _RATES: Final[Mapping[str, tuple[str, ...]]] = {
     "nic-out-rate": ("nic_out_rate",),
     "cache": ("cache_bytes",),
 }
-#: What a registry's names may leave out, the longest first.
+#: The prefixes that an image's name may leave out, the longest first.
 _DEFAULT_REGISTRIES: Final = ("docker.io/library/", "docker.io/")
 
 
 def node_info(node: Node, gpu_resource: str = DEFAULT_GPU) -> NodeInfo:
-    """A node as it is now. What it says in a way that cannot be understood counts as not said."""
+    """A node as it is now. An entry that cannot be understood counts as absent."""
     has = _allocatable(node, gpu_resource)
     ready = condition_of(node.status.conditions, "Ready")
     is_ready = ready is not None and ready.status == "True"
@@ -128,7 +128,7 @@ def _taints(node: Node) -> tuple[tuple[str, str, str], ...]:
 
 
 def _annotation(node: Node, name: str, parse: Callable[[str], int]) -> int | None:
-    """What an annotation says; None if it is not there, or cannot be understood."""
+    """The value of an annotation; None if it is absent, or cannot be understood."""
     text = node.metadata.annotations.get(_PREFIX + name)
     try:
         return None if text is None else parse(text)
@@ -191,7 +191,7 @@ class NodeResourceTopology(Read, frozen=True):
 
 
 def zones_of(topology: NodeResourceTopology, gpu_resource: str) -> tuple[Zone, ...]:
-    """The zones that bind pods; () where the kubelet does not insist. What cannot be understood counts as not listed."""
+    """The zones that bind pods; () where the kubelet does not insist. An entry that cannot be understood is left out."""
     single = any(each.name == _POLICY and each.value == _SINGLE for each in topology.attributes)
     if not single and not _SINGLES & set(topology.topology_policies):
         return ()

@@ -194,7 +194,7 @@ class Alike:
     """Pods that are alike.
 
     Args:
-        template: What decides where they go, but for labels and volumes.
+        template: Everything that decides where they go, but for labels and volumes.
         rules: All its rules, without labels, volumes and node. `Kinds.rules` narrows them to what other pods look at.
         looks: The label keys their rules look at on other pods; None = they do not look at pods.
     """
@@ -237,7 +237,7 @@ class Kinds:
         return found
 
     def rules(self, kind: Alike, labels: Labels, volumes: Volumes = ()) -> Rules | None:
-        """What others may look at of a pod, and what it asks of nodes; None = nothing."""
+        """The labels of a pod that other pods' rules match, and its own rules for nodes; None = neither."""
         relevant = self._relevant_labels(kind, labels)
         key = (kind, relevant, volumes)
         if key not in self._rules:
@@ -248,7 +248,7 @@ class Kinds:
         return self._rules[key]
 
     def template(self, kind: Alike, labels: Labels, volumes: Volumes = (), problem: str = "") -> PodTemplate:
-        """What decides where a pod may go: the same object for all to which the same applies."""
+        """The template of a pod: everything that decides where it may go. Equal pods share one object."""
         key = (kind, self._relevant_labels(kind, labels), volumes, problem)
         found = self._templates.get(key)
         if found is None:

@@ -139,8 +139,8 @@ def _together(
 
     Args:
         pod: The pod.
-        running: What a container or sidecar needs.
-        starting_with: What an init container needs.
+        running: The needs of a container or sidecar.
+        starting_with: The needs of an init container.
     """
     total: Nanos = {}
     for container in pod.spec.containers:
@@ -230,7 +230,7 @@ def _whole(nanos: int, unit: int) -> int:
 #     flowsched.io/runtime    how long it is expected to run ("25m")
 #
 # The last "=" of an input separates the size only where a quantity follows, or nothing: "https://a/b?part=2=" is a URI that
-# ends in "part=2", of unknown size. What cannot be understood counts as not said.
+# ends in "part=2", of unknown size. An entry that cannot be understood counts as absent.
 
 
 INPUTS: Final = f"{PREFIX}inputs"
@@ -278,7 +278,7 @@ def hints_of(pod: Pod) -> Hints:
 
 
 def _annotation(pod: Pod, name: str, parse: Callable[[str], int]) -> int | None:
-    """What an annotation says; None if it is not there, or cannot be understood."""
+    """The value of an annotation; None if it is absent, or cannot be understood."""
     text = pod.metadata.annotations.get(name)
     try:
         return None if text is None else parse(text)

@@ -154,7 +154,7 @@ class Form(StrEnum):
         return self in (Form.NATIVE_BETA, Form.NATIVE_ALPHA)
 
 
-#: What may be wished for, and which forms that means, the preferred first.
+#: The values of the setting, and the forms that each allows, the preferred first.
 WISHES: Final[Mapping[str, tuple[Form, ...]]] = {
     "auto": (Form.NATIVE_BETA, Form.NATIVE_ALPHA, Form.SCHEDULER_PLUGINS, Form.VOLCANO, Form.NONE),
     "native": (Form.NATIVE_BETA, Form.NATIVE_ALPHA),
@@ -207,7 +207,7 @@ def volcano_queue(queue: str) -> str:
 
 
 def pod_link(form: Form, group: str, role: str = "", queue: str = "") -> PodLink:
-    """What a pod carries, by the form of its group.
+    """The fields of a pod that link it to its group, by the form of the group.
 
     Args:
         form: Of the group.
@@ -295,7 +295,7 @@ class Observed:
         reason: One CamelCase word; "" = the form's usual one.
         message: For people.
         running, succeeded, failed: Pods.
-        transition: What the decision belongs to (Volcano's transitionID).
+        transition: The id of the decision (Volcano's transitionID).
         started: Whether its minimum was bound before: then a native group stays "scheduled" for ever.
     """
 
@@ -312,7 +312,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class StatusPatch:
-    """What to PATCH: `suffix` goes behind the object's path."""
+    """A PATCH of a group's status: `suffix` goes behind the object's path."""
 
     suffix: str
     content_type: str

@@ -85,7 +85,7 @@ def deletion(uid: str, grace_s: int | None = None, resource_version: str = "") -
 
 @dataclass(frozen=True, slots=True)
 class EventText:
-    """What an event says. `kind`: Normal or Warning."""
+    """The words of an event. `kind`: Normal or Warning."""
 
     action: str
     reason: str

@@ -2,7 +2,7 @@
 
 All steps but the last are init containers, so that they run one after the other in images of their own; the last is `task`. A
 step is started by its own argument list, unless something has to be done around it that Kubernetes cannot: then `/bin/sh` of
-its image does it. What was asked for is passed as arguments and variables, it is never part of the script's text.
+its image does it. The document's values are passed as arguments and variables, and are never part of the script's text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flowsched.cluster.node.environment import Address, Paths, ceil_cores, envir
 from flowsched.executor.protocol import InputFile, Pod
 from flowsched.workflow.spec import Container, Delivered, Left, Step
 
-#: What `cluster.environment.expand` takes for a reference.
+#: The references that `cluster.environment.expand` replaces.
 _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 #: Every container gets variables of the API server's own Service, whatever `enableServiceLinks` says.
 _SERVICE_PREFIX: Final = "KUBERNETES_"
@@ -376,7 +376,7 @@ def order_of(
 
 
 def _gang_order(pod: Pod, service: str) -> dict[str, Any]:
-    """What the agent writes the files of a gang's member from: as long for 10,000 members as for two."""
+    """The data from which the agent writes the files of a gang's member: as long for 10,000 members as for two."""
     assert pod.gang is not None
     return {
         "runs": pod.gang.roster.runs,
@@ -480,7 +480,7 @@ def step_environment(
 
 
 def _values(pod: Pod, settings: ReleaseSettings, address: Address) -> dict[str, str]:
-    """What variables say that are no secrets."""
+    """The values of the variables that are no secrets."""
     by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu.resource)
     described = pod if by_number and settings.gpu.fractions == "cuda" else structs.replace(pod, gpu_ids=())
     inputs = {given.name: f"{INPUTS}/{input_path(given)}" for given in pod.inputs}
@@ -494,7 +494,7 @@ def _values(pod: Pod, settings: ReleaseSettings, address: Address) -> dict[str, 
 
 
 def _devices(pod: Pod, settings: ReleaseSettings, by_number: bool) -> dict[str, str]:
-    """What the container runtime of a GPU node is told. A device plugin says it by itself for whole devices.
+    """The variables for the container runtime of a GPU node. For whole devices a device plugin sets them.
 
     A pod without a GPU gets `void`: images made for GPUs say `all`, and would get all.
     """

@@ -3,8 +3,8 @@
 A pod's name is used once (FAULTS.md P3). `AlreadyExists` with our labels is success. A pod runs only by its *bind*, which is sent
 after the answer to its create and after the process has asked its clock whether it leads. So a pod that an earlier leader's create
 makes after the next leader has found none is never bound: it is an orphan, and is removed (docs/decisions/004). Where an answer got
-lost, the controller asks the API server again instead of guessing. What the controller did counts once the watch shows it; no
-assumption ends by its age.
+lost, the controller asks the API server again instead of guessing. A change by the controller counts once the watch
+shows it; no assumption ends by its age.
 """
 
 from __future__ import annotations

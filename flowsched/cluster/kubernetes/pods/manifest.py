@@ -142,7 +142,7 @@ _ZERO: Final = b"\\u0000"
 def encoded(pod: Pod, manifest: Mapping[str, Any]) -> bytes | Refusal:
     """A pod's manifest as the body of its creation, or why it can be created nowhere.
 
-    What is short as a whole and has no zero byte has no faulty text either; only the rest is looked at one by one.
+    A manifest that is short and has no zero byte has no faulty text either; only for others each text is checked.
     """
     try:
         raw = msgspec.json.encode(manifest)
@@ -517,7 +517,7 @@ def _task(pod: Pod, settings: ReleaseSettings, image: str, environment: TaskEnvi
         "env": environment.env,
         "resources": task_resources(ask),
         "volumeMounts": mounts,
-        # What a task prints may be a secret; its end is kept in a database. It may write a message of its own choice.
+        # A task may print a secret, and the end of its log is kept in a database. It may write a message of its own choice.
         "terminationMessagePolicy": "File",
         "securityContext": CONFINED,
     }

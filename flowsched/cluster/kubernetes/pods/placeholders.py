@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 #: The scheduler that others' pods are placed by where they name none.
 STOCK: Final = "default-scheduler"
-#: What is left to do is tried again after so long.
+#: Placeholders that could not be made or removed are tried again after so long.
 PERIOD_S: Final = 1.0
 #: At its end a service waits no longer for placeholders to be deleted.
 CLOSE_S: Final = 5.0

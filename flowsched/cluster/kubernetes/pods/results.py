@@ -25,7 +25,7 @@ log = get_logger(__name__)
 #: If the agent does not answer for so long, the service treats the pod's outputs as lost.
 PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
-#: What steps printed last is worth no longer wait, nor more bytes of each stream.
+#: The last output of steps is worth no longer wait, nor more bytes of each stream.
 ENDS_S: Final = 5.0
 END_BYTES: Final = 10 << 10
 

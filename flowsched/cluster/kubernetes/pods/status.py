@@ -1,7 +1,7 @@
 """The status of our own pods: it waits, it started, it ended, it is gone, and what its containers report of it. Pure.
 
-The cause decides. What the task did is an end (PodEnded) and uses up an attempt. What the cluster did, a refusal by the
-kubelet, an eviction, a lost node, missing inputs, uses up none (PodGone). What a container wrote is data: whatever it is, it
+The cause decides. An end that the task caused (PodEnded) uses up an attempt. An end that the cluster caused, a refusal by the
+kubelet, an eviction, a lost node, missing inputs, uses up none (PodGone). A container's message is data: whatever it is, it
 becomes a text, never an error of ours.
 
     phase Succeeded                the task's exit code is 0, and stage-out's result decides the rest
@@ -46,7 +46,7 @@ from flowsched.executor.protocol import (
 
 # ---- why a pod has not started ----
 #
-# What its kubelet says of its containers, and whether waiting helps.
+# The kubelet's reasons for its containers, and whether waiting helps.
 
 
 #: Every pod says these on its way.
@@ -85,7 +85,7 @@ class Waiting:
 
 
 def waiting_for(pod: Pod) -> Waiting:
-    """What a pod that has not started waits for: the first of its containers that says something unusual, else its scheduler."""
+    """The reason why a pod has not started: of its first container with an unusual one, else its scheduler's."""
     status = pod.status
     for container in (*status.init_container_statuses, *status.container_statuses):
         waiting = container.state.waiting
@@ -128,9 +128,9 @@ _NOT_FOUND: Final = 127
 _NOT_RUNNABLE: Final = 126
 #: Words of a kubelet for a container that could not be started at all.
 _START_REASONS: Final = frozenset({"StartError", "ContainerCannotRun"})
-#: What a kubelet writes when it has lost track of a container: the node was restarted, say.
+#: The kubelet's reason when it has lost track of a container: the node was restarted, say.
 _LOST_TRACK: Final = "ContainerStatusUnknown"
-#: What containerd says of a container that ran when the node went down: reason and exit code.
+#: Reason and exit code that containerd gives to a container that ran when the node went down.
 _CUT_OFF: Final = ("Unknown", 255)
 #: Exit codes from 128 to here name the signal that killed a program: Linux has 64 signals.
 _LAST_SIGNAL_CODE: Final = 128 + 64

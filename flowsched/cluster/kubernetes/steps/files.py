@@ -1,7 +1,7 @@
 """The files of a container task in its pod: stage-in puts them where the steps look for them, stage-out takes them out.
 
 The paths of its containers are those of a container task on one machine (`runner.image_places`), and so is the delivery
-(`runner.deliver`). What is a pod's own is here: how it is told, how its steps ended, and what to do about a lack of rights.
+(`runner.deliver`). This module adds the parts of a pod: its order, how its steps ended, and what to do about a lack of rights.
 Standard library only; clients of object stores are imported when needed.
 """
 
@@ -93,7 +93,7 @@ def fill(env: Env) -> tuple[int, Message]:
     return 0, {}
 
 
-#: What to do about a file that the task's user may not write, or read.
+#: The remedy for a file that the task's user may not write, or read.
 _REMEDY: Final = (
     "Let that user do so (chown, chmod, or a group of the task), or run tasks as the owner: FLOWSCHED_RUN_AS_USER, "
     "with Helm tasks.runAsUser"
@@ -137,7 +137,7 @@ def _hidden(place: str) -> str:
 
 
 def _why(error: Exception) -> str:
-    """What went wrong; of a lack of rights also whose the place is, who asks, and what to do."""
+    """The error in words; for a lack of rights also the owner of the place, the user who asks, and a remedy."""
     if not isinstance(error, PermissionError) or not error.filename:
         return str(error)
     place = str(error.filename)
@@ -290,7 +290,7 @@ def _insist(act: Callable[[], None]) -> None:
 
 
 def _to_store(uri: str) -> Send:
-    """What writes an object: by the file's path, since object stores tell the type of an object by the name."""
+    """The function that writes an object: by the file's path, since object stores tell an object's type by its name."""
 
     def put_it(real: str) -> None:
         from flowsched.cluster.node.origins import NotFetched, put

@@ -8,7 +8,7 @@ in their termination message, which is all that is left of them.
     ready      waits until stage-out would notice a SIGTERM: the first process of a container is not sent one before, the
                kernel drops it, and outputs of a task that ends at once would never be published
 
-What only stage-in without an agent needs is imported there: each of these processes starts once or twice per task.
+Stage-in without an agent imports its own modules late: each of these processes starts once or twice per task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
-#: What a kubelet takes of a termination message, if the pod has no more than three containers.
+#: The longest termination message that a kubelet accepts, if the pod has no more than three containers.
 _MESSAGE_BYTES: Final = 4096
 #: Of each of a step's files, the end of so many characters is told where there is room.
 TAIL_BYTES: Final = 10 << 10
@@ -152,7 +152,7 @@ def ready(env: Env) -> int:
     return NOT_READY
 
 
-#: What says that the task has ended.
+#: The signals that say that the task has ended.
 _ENDS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
@@ -256,7 +256,7 @@ def _limit(env: Env) -> int:
 
 
 def fitted(message: dict[str, Any], limit: int) -> str:
-    """A message as JSON that is no longer than allowed. What was left out is told by `more`; the agent has it all.
+    """A message as JSON that is no longer than allowed. `more` says that something was left out; the agent has it all.
 
     Values go first, the longest before the others, then the lists, then the end of the sentence. Of a container task the ends of
     the steps' files go first, then the list of files is packed, and then cut: `undelivered` says how many are not in it.

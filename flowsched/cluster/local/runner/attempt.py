@@ -238,7 +238,7 @@ def no_room(task: Task) -> str:
 def replaced(task: Task) -> str:
     """Which of its logs a task has replaced by something else than a file, in words; "" if none.
 
-    What it said is lost then, and its end must not hide that.
+    The task's output is lost then, and its end must not hide that.
     """
     for stream in ("stdout", "stderr"):
         path = f"{task.folder}/{stream}"

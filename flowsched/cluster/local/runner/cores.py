@@ -29,7 +29,7 @@ def choose(cores: tuple[int, ...], in_use: Iterable[Use], millicores: int) -> tu
     Args:
         cores: Those of the machine.
         in_use: Of the attempts that run.
-        millicores: What it asks for, rounded up to whole cores; 0 = it is not bound to any.
+        millicores: Its request, which is rounded up to whole cores; 0 = it is not bound to any.
 
     Returns:
         Ascending; empty where it may use all.

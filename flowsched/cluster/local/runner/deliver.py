@@ -2,8 +2,8 @@
 
 Everything is found by its path in the container, and read where it really lies. The task can change names meanwhile, of what is
 read and of the folders that it goes to: none is resolved a second time (`safe_paths`). Files come to be by a rename once their
-bytes are on the disk, and so do folders where there is none yet. What was half done when a runner died is done again by the next
-attempt.
+bytes are on the disk, and so do folders where there is none yet. The next attempt does again a delivery that a
+runner's death cut off.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Delivery:
 
     Args:
         places: Of its container.
-        send: What writes to a uri of an object store. It raises Refused.
+        send: Returns the function that writes to a uri of an object store. It raises Refused.
         targets: Targets of this machine, and what they were before the task began, links followed (see `resolved`).
         progress: Called for each file that is at its target, or only waits for the disk.
     """
@@ -244,7 +244,7 @@ class Delivery:
         return os.path.isdir(real) and not os.path.islink(real)
 
     def open(self, path: str) -> Opened | None:
-        """What a path of the container leads to, opened; None if that is neither a file nor a folder, or nothing.
+        """Open the file or folder that a path of the container leads to; None if there is neither.
 
         Raises:
             Refused: No output may come from there.
@@ -460,7 +460,7 @@ class Delivery:
         self.note(self.delivered(path, uri, size))
 
     def delivered(self, path: str, uri: str, size: int) -> Record:
-        """What will be told of a file that is at its target, or only waits for the disk."""
+        """The record of a file that is at its target, or only waits for the disk."""
         self.progress()
         record: Record = {"path": printable(path), "uri": printable(uri), "size": size}
         self._found.setdefault((printable(path), printable(uri)))
@@ -490,7 +490,7 @@ class Stores:
         self._stores: dict[str, object] = {}
 
     def __call__(self, uri: str) -> Send:
-        """What writes to a uri. Raises Refused."""
+        """The function that writes to a uri. Raises Refused."""
         scheme, _, key = uri.partition("://")
         if self._upload is None:
             raise Refused("OutputFailed", f"nothing is known of {scheme}: in the order of this attempt")
@@ -521,7 +521,7 @@ def _write_object(fd: int, store: object, key: str) -> None:
 def deliver_all(
     delivery: Delivery, outputs: list[Record], insist: Callable[[str, str, Callable[[], None]], None]
 ) -> tuple[str, OSError | Refused] | None:
-    """Deliver all outputs. What was taken before a failure is whole.
+    """Deliver all outputs. Files that were delivered before a failure are whole.
 
     Args:
         delivery: It.
@@ -573,7 +573,7 @@ Left = tuple[str, "list[str] | None", str, "str | None"]
 
 
 def left_at(container: Record, bounds: Bounds) -> list[Left]:
-    """What must exist after an end. The task has not begun.
+    """The paths that must exist after an end. The task has not begun.
 
     Args:
         container: The order's part, see `cluster.orders`.

@@ -74,8 +74,8 @@ class Engine:
         Args:
             name: Of the container.
             image: As the engine knows it; it is not pulled here.
-            argv: What to run in it.
-            env: What it shall have beside the image's own variables.
+            argv: The command that runs in it.
+            env: Its variables beside the image's own.
             mounts: (path of this machine, path of the container, whether it may only be read).
             workdir: None = the image's own.
             note: Where the engine notes the container's number, and beside it that of its first process.
@@ -279,7 +279,7 @@ class InImage(Task):
         return False
 
     def begun(self) -> Record:
-        """What `started` says of it beside its process: how the service ends it, should the runner die."""
+        """The fields of `started` beside its process: how the service ends it, should the runner die."""
         if self.engine.kind == "apptainer":
             return {}
         command = removal(self.engine.kind, self.engine.program, [self.container])
@@ -387,7 +387,7 @@ def _stat_of(line: str) -> str:
 
 
 def anonymous_bytes(path: str) -> int:
-    """What processes of a control group have of memory that is no file's; 0 if it is not told."""
+    """The memory of a control group's processes that is no file's; 0 if the kernel does not tell it."""
     try:
         with open(path, "rb") as file:
             counts = dict(line.split() for line in file.read().splitlines())

@@ -77,7 +77,7 @@ class Journal:
 
     @property
     def descriptors(self) -> list[int]:
-        """What is open."""
+        """The open descriptors."""
         return [self._fd, self._folder]
 
     @property

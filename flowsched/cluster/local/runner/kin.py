@@ -89,7 +89,7 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 
 
 def identity(pid: int) -> str:
-    """What names a process for good: its pid, when it started, and the boot of this machine."""
+    """The lasting name of a process: its pid, when it started, and the boot of this machine."""
     return f"{pid} {start_time(pid)} {boot_id()}"
 
 
@@ -193,8 +193,8 @@ def io_counts(pid: int | str = "self") -> dict[str, int]:
 def io_since(before: dict[str, int], after: dict[str, int]) -> tuple[int, int, int]:
     """Bytes read and written between two readings, and what of both was a disk's.
 
-    What a program maps into memory counts as read from the disk alone, what it finds in the page cache as `rchar` alone:
-    each is a difference of its own, and the larger one is what was read. (The runner itself has mapped more than it read.)
+    Bytes that a program maps into memory count as read from the disk alone, bytes from the page cache as `rchar` alone:
+    each is a difference of its own, and the larger one is the bytes read. (The runner itself has mapped more than it read.)
     """
     read, written, from_disk, to_disk = (
         max(0, after[key] - before[key]) for key in ("rchar", "wchar", "read_bytes", "write_bytes")

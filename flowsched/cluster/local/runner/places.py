@@ -26,7 +26,7 @@ SCRATCH = ("/tmp", "/var/tmp")
 
 
 class Node:
-    """What lies at one path of the container."""
+    """The entry at one path of the container."""
 
     __slots__ = (
         "base",
@@ -337,7 +337,7 @@ class _Planner:
         return node
 
     def real_path_of(self, path: str) -> str:
-        """What the real path of this machine would be, as things are planned so far."""
+        """The real path of this machine, as the plan is so far."""
         above = path
         while above != "/" and above not in self.places.nodes:
             above = os.path.dirname(above)

@@ -165,8 +165,8 @@ def end_alone(launch: Record, report: Record) -> Record | None:
     """The end of a task that ended by itself and of whose end its runner has not heard before it died. In the task's shim.
 
     Args:
-        launch: What the shim was given, see `Plain.start`.
-        report: What it would report.
+        launch: The record that the shim got, see `Plain.start`.
+        report: The report that it would send.
 
     Returns:
         None if the task was killed, or its results cannot be had (the runner may have begun to move them): it is lost.

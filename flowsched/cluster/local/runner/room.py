@@ -1,7 +1,7 @@
 """Results on their way: how many files are at their targets, and what the others wait for.
 
-An attempt whose results find no room waits for room and says so, because its results are worth more than the wait. What is said
-goes into the runner's journal. The service reads it there for `explain` and TES. Standard library alone.
+An attempt whose results find no room waits for room and says so, because its results are worth more than the wait. The runner
+writes that into its journal. The service reads it there for `explain` and TES. Standard library alone.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _KINDS = (
 )  # fmt: skip
 
 
-#: What `kind_of` says where nothing has the name.
+#: The answer of `kind_of` where nothing has the name.
 GONE = "no longer there"
 
 
@@ -57,7 +57,7 @@ def parts_of(path: str) -> tuple[str, ...]:
 
 
 def kind_of(at: int | None, name: str) -> str:
-    """What has a name now, in words."""
+    """The kind of entry that has a name now, in words."""
     try:
         mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
         if stat.S_ISLNK(mode):
@@ -330,7 +330,7 @@ def remove(at: int | None, name: str) -> None:
         name: Its name.
 
     Raises:
-        OSError: Not all of it can be removed. What can be is gone.
+        OSError: Not all of it can be removed. The rest is gone.
     """
     try:
         os.unlink(name, dir_fd=at)

@@ -39,12 +39,12 @@ _LENGTH_BYTES = 4
 _BLOCK = 1 << 18
 #: Orders that one turn takes: news of running attempts wait meanwhile.
 _ORDERS = 32
-#: The first look at a task. What ends before was not measured but by the kernel.
+#: The first check of a task. Only the kernel has measured a task that ends before.
 _FIRST_CHECK_S = 0.2
 #: An end is durable so long after it was written, or before the next start. A power failure within that time is like one a moment
 #: before the end.
 _SYNC_S = 0.05
-#: What a task's niceness is above that of the runner.
+#: A task's niceness above that of the runner.
 _NICER = 5
 #: Between two attempts to write records that found no room, and to start what has no folder for a while.
 _FULL_S = 1.0
@@ -363,7 +363,7 @@ class Runner:
             self._poll.unregister(shim.reading)
 
     def _hear_of(self, plain: Plain, report: Record) -> None:
-        """What a shim reports of its plain task."""
+        """Handle a shim's report of its plain task."""
         if report["kind"] == "running":
             plain.runs(int(report["pid"]))  # type: ignore[call-overload]
             self._running.append({"kind": "running", "name": plain.name, "pid": plain.pid})

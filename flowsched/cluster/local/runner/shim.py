@@ -44,7 +44,7 @@ _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _DEFAULTS = (signal.SIGPIPE, signal.SIGXFSZ, *_IGNORED)
 #: Rather a task than the service.
 _OOM_SCORE = b"500"
-#: What the kernel sends a shim at its runner's death, and the runner a shim whose attempt ended with processes that did not die.
+#: The signal that the kernel sends a shim at its runner's death, and the runner a shim whose attempt left undying processes.
 _ORPHANED = signal.SIGUSR1
 #: Between two tries to kill what does not die, for instance a process of another user.
 _STUBBORN_S = 1.0
@@ -85,11 +85,11 @@ class Shim:
 
     @property
     def descriptors(self) -> list[int]:
-        """What is open for it in the runner."""
+        """The descriptors that are open for it in the runner."""
         return [fd for fd in (self.reading, self._writing) if fd >= 0]
 
     def reports(self) -> list[Record]:
-        """What it has reported since."""
+        """The reports since the last call."""
         try:
             block = os.read(self.reading, 1 << 16)
         except OSError:
@@ -117,7 +117,7 @@ class Shim:
             os.write(self._writing, b"!")
 
     def processes(self) -> list[int]:
-        """What stems from it: zombies too, until it collects them."""
+        """The processes that stem from it: zombies too, until it collects them."""
         return [pid for pid in kin.descendants([self.pid]) if pid != self.pid] if self.pid else []
 
     def kill(self) -> None:
@@ -165,7 +165,7 @@ class Apart(Shim):
         self.started = self.is_over = False
 
     def records(self) -> list[Record]:
-        """What it has handed over since; each is answered by `durable`."""
+        """The records since the last call; `durable` answers each."""
         found = self.reports()
         for record in found:
             self.started = self.started or record["kind"] == "started"

@@ -1,6 +1,6 @@
 """The steps of a container task: run one after the other by the attempt's runner, each in the paths of the container.
 
-What a step writes to its standard streams goes to the attempt's own `stdout` and `stderr`, where people look, and also to the files
+The standard streams of a step go to the attempt's own `stdout` and `stderr`, where people look, and also to the files
 that the step names. The attempt empties such a file when its first step opens it, since an earlier attempt may have written
 there; later steps add to it. The program may write it itself: Cromwell's script tees its output into the very file that is
 asked of us, which truncates it and leaves both to write the same bytes.
@@ -33,7 +33,7 @@ _KNOWN = 4 << 10
 class Appended:
     """A file that is added to while its program may write it too.
 
-    What the program has written already at our place is not written again: then both have the same stream. If the program
+    Bytes that the program has written already at our place are not written again: then both have the same stream. If it
     has written something else, ours comes after it. If it has emptied the file, we begin anew with it.
 
     Args:
@@ -120,7 +120,7 @@ class Pump:
         self.error = ""  #: why not all could be written
 
     def move(self) -> bool:
-        """Pass on what is there; False at the end. What cannot be written is dropped: the step must not hang for it."""
+        """Pass on what is there; False at the end. Bytes that cannot be written are dropped, so that the step does not hang."""
         try:
             block = os.read(self.reading, _BLOCK)
         except BlockingIOError:

@@ -49,7 +49,7 @@ _MOST_ENTRIES = 1_000
 
 
 def states_of(inputs: list[Record]) -> dict[str, object]:
-    """What shows that inputs have been written to, by dataset: of each file its inode, size and time of change."""
+    """The states of inputs, by dataset: of each file its inode, size and time of change. They differ after a write."""
     return {uri: _state(path) for record in inputs for uri, path in record["files"]}  # type: ignore[attr-defined]
 
 
@@ -232,7 +232,7 @@ class Task:
         return kin.identity(os.getpid())
 
     def begun(self) -> Record:
-        """What `started` says of it beside its process."""
+        """The fields of `started` beside its process."""
         return {}
 
     def forked(self) -> None:
@@ -344,7 +344,7 @@ def started(task: Task) -> Record:
 
 
 class Supervision:
-    """What ends a task before it ends by itself. Time is monotonic and counted here, so a timeout and a release hold while the
+    """Ends a task before it ends by itself. Time is monotonic and counted here, so a timeout and a release hold while the
     service is down.
 
     Args:

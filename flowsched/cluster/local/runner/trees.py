@@ -22,7 +22,7 @@ _NO_CLONE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EB
 
 
 class Measure:
-    """What was found at a path.
+    """The file or folder that was found at a path.
 
     Args:
         size_bytes: Of the file, or of all files of the folder.
