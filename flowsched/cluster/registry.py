@@ -1,4 +1,4 @@
-"""The executors that are installed, by name, and how a service opens the one it is told to use."""
+"""The executors that are installed, by name, and how a service opens the configured one."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ class Agents:
         self.loads = Loads()
         self.reconnects = 0  #: how often the stream of an agent had ended or failed, and was asked for again
         self._session: aiohttp.ClientSession | None = None
-        self._first = asyncio.Event()  #: an agent has been seen, or `_ARRIVAL_S` have passed since the start
+        self._first = asyncio.Event()  #: an agent has been found, or `_ARRIVAL_S` have passed since the start
         self._tasks = BackgroundTasks("agents")
 
     def start(self) -> None:

@@ -345,7 +345,7 @@ class KubernetesCluster(Executor):
         return self._view.everything()
 
     def _is_news(self, event: ClusterEvent) -> bool:
-        """Whether an event tells what `View.everything` does not: that a node has gone is told by nothing that is there."""
+        """Whether an event reports what `View.everything` cannot: nothing there shows that a node has gone."""
         gone = isinstance(event, NodeChanged) and not self._has_node(event.node.name)
         return gone or isinstance(event, _OF_OWN)
 
@@ -358,7 +358,7 @@ class KubernetesCluster(Executor):
         self._binding.bind(orders)
 
     async def evict_pods(self, orders: Sequence[Evict]) -> None:
-        """Take others' pods away."""
+        """Evict other controllers' pods."""
         self._binding.evict(orders)
 
     async def hold(self, holds: Sequence[Hold]) -> None:
@@ -366,7 +366,7 @@ class KubernetesCluster(Executor):
         self._placeholders.want(holds)
 
     async def publish(self, verdicts: Sequence[Verdict]) -> None:
-        """Say why groups wait."""
+        """Publish why groups wait."""
         self._conditions.publish(verdicts)
 
     def agents_ready(self) -> Sequence[str]:
@@ -446,7 +446,7 @@ class KubernetesCluster(Executor):
     async def _api_logs(
         self, obj: PodObject | None, stream: str, offset: int, limit: int
     ) -> tuple[bytes, bool]:
-        """Both streams together, as the API server gives them: they are told as stdout."""
+        """Both streams together, as the API server gives them: they count as stdout."""
         if obj is None or stream != "stdout":
             return b"", False
         path = f"/api/v1/namespaces/{obj.metadata.namespace}/pods/{obj.metadata.name}/log"

@@ -64,7 +64,7 @@ class LeaseObject:
         self._wall = wall
         self._watches = watches
         self._clock = clock
-        self._version = ""  #: of the object as it was seen last
+        self._version = ""  #: of the object as it was read last
         self._unchanged_since = self._read_at = float("-inf")
         self._holder = ""  #: this process, once it has held it
 

@@ -62,7 +62,7 @@ class Quotas:
         self._ours: Counter[str] = Counter()  #: the sum of it
 
     def everything(self) -> list[QuotaChanged]:
-        """All that was told, once more."""
+        """All that was reported, once more."""
         return list(self._reported.values())
 
     def changed(self, batch: Batch[ResourceQuota]) -> None:
@@ -91,7 +91,7 @@ class Quotas:
         self._ours.subtract(self._pods.pop(uid, {}))
 
     def report_changes(self) -> None:
-        """Report the quotas that are not as they were told last."""
+        """Report the quotas that differ from their last report."""
         for name in self._reported.keys() - self._quotas.keys():
             del self._reported[name]
             self._report(QuotaChanged(name))

@@ -42,7 +42,7 @@ class Result(msgspec.Struct, frozen=True):
     undelivered: Count = 0  #: how many files found no room in the list
     disk_bytes: Count | None = None  #: what the pod has moved, as its node's agent knows; None = it does not
     cpu_ms: Count = 0  #: and the CPU time it has taken
-    max_rss_bytes: Count = 0  #: and the most memory that was seen of it
+    max_rss_bytes: Count = 0  #: and its most memory that was measured
 
     @property
     def files(self) -> tuple[DeliveredFile, ...]:

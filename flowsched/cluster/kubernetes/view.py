@@ -86,7 +86,7 @@ class Images:
             self._report_node(uri, name)
 
     def everything(self) -> list[ClusterEvent]:
-        """All that was told, once more."""
+        """All that was reported, once more."""
         return [ReplicaSeen(uri, node, self._here[node][uri]) for uri, node in sorted(self._reported)]
 
     def _report_node(self, uri: str, node: str) -> None:
@@ -103,7 +103,7 @@ class Images:
 
 
 class Topologies:
-    """The zones of all nodes, as far as they are told.
+    """The zones of all nodes, as far as objects list them.
 
     Args:
         gpu_resource: The resource name of whole GPUs.
@@ -114,7 +114,7 @@ class Topologies:
         self._zones: dict[str, tuple[Zone, ...]] = {}
 
     def changed(self, batch: Batch[NodeResourceTopology]) -> set[str]:
-        """Take objects that came, changed or went. Returns the nodes with other zones than before."""
+        """Apply objects that came, changed or went. Returns the nodes with other zones than before."""
         before = dict(self._zones)
         if batch.replaced is not None:
             self._zones.clear()
@@ -194,7 +194,7 @@ class View:
     kinds: Kinds = field(init=False)
     budgets: Budgets = field(init=False)
     quotas: Quotas = field(init=False)
-    topologies: Topologies | None = None  #: None = no NUMA zones are told here
+    topologies: Topologies | None = None  #: None = no NUMA zones are listed here
     _owned: dict[str, Owned] = field(default_factory=dict)  #: our pods, by uid
     _declared: dict[str, int] = field(default_factory=dict)  #: node -> cache bytes that its annotation allows
     _agent_pods: dict[str, str] = field(default_factory=dict)  #: uid of an agent's pod -> node
@@ -210,7 +210,7 @@ class View:
             self.devices.changed = self._devices_changed
 
     def everything(self) -> list[ClusterEvent]:
-        """All that was told of others, once more, in an order in which it can be applied."""
+        """All that was reported of other objects, once more, in an order in which it can be applied."""
         events: list[ClusterEvent] = [NodeChanged(node) for node in self.nodes.values()]
         events += self.quotas.everything()
         events += [NamespaceSeen(name, labels) for name, labels in self.namespaces.items()]
@@ -497,7 +497,7 @@ class View:
             self.groups.lost(uid, known.group)
 
     def budgets_changed(self, batch: Batch[PodDisruptionBudget]) -> None:
-        """Disruption budgets came, changed or went: pods that others of them cover now are told again."""
+        """Disruption budgets came, changed or went: pods that others of them cover now are reported again."""
         touched = self.budgets.changed(batch)
         for known in self.pods.values() if touched else ():
             event = known.event

@@ -1,6 +1,6 @@
-"""How attempts of this machine stand, by their folders and the journals of their runners; and their ends, where one is due.
+"""The states of this machine's attempts, by their folders and the journals of their runners; and their ends, where one is due.
 
-Everything here blocks, and runs in several threads. A lock for each attempt keeps a look, a launch and a release apart.
+Everything here blocks, and runs in several threads. A lock for each attempt keeps an observation, a launch and a release apart.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Live(msgspec.Struct, eq=False):
     name: str
     pod: Pod | None = None  #: None: only its end is wanted
     folder: Path | None = None
-    busy: bool = False  #: being launched: not to be looked at yet
+    busy: bool = False  #: being launched: not to be observed yet
     waits_for_writer: bool = False  #: another attempt writes what it writes
     start_reported: bool = False
     reported_wait: str = ""  #: what it waits for, as the engine knows it
@@ -59,7 +59,7 @@ class Live(msgspec.Struct, eq=False):
         return frozenset((uri, pod.remote.get(uri, pod.node)) for file in pod.inputs for uri in file.uris)
 
 
-#: An attempt, and how it stands; None: that is not known now.
+#: An attempt, and its state; None: that is not known now.
 Observed = tuple[Live, Sight | None]
 
 
@@ -101,7 +101,7 @@ class AttemptStates:
         return Sight(life.started_ms, life.end, life.waits, life.reason)
 
     def observe(self, lives: Sequence[Live]) -> list[Observed]:
-        """Look how attempts stand, and end what must not go on."""
+        """Observe the states of attempts, and end those that must not go on."""
         return [(live, self._observe_one(live)) for live in lives]
 
     def _observe_one(self, live: Live) -> Sight | None:

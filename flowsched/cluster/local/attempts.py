@@ -90,7 +90,7 @@ def is_left(folder: Path, life: Life, since: float | None = None) -> bool:
     Args:
         folder: Of the attempt.
         life: Its state by the journal.
-        since: An older look at the machine's environments does not do; monotonic, None = now.
+        since: The machine's environments must have been read since then; monotonic, None = now.
     """
     if not (_PROC / "self/stat").exists():
         return False
@@ -100,7 +100,7 @@ def is_left(folder: Path, life: Life, since: float | None = None) -> bool:
 def end_attempt(folder: Path, life: Life) -> bool:
     """Kill what is left of an attempt whose runner is dead. Returns whether its last process is gone.
 
-    Its shim kills what stems from it. If that was killed too, the environment still names the attempt: that is looked at once for
+    Its shim kills what stems from it. If that was killed too, the environment still names the attempt: that is read once for
     all attempts, at the second call after the shim is gone.
     """
     if living(life.shim):
@@ -127,7 +127,7 @@ class _Named:
         self._found: dict[bytes, list[int]] = {}
 
     def of(self, folder: Path, since: float) -> list[int]:
-        """Those of one attempt. All are looked at, unless that was done since."""
+        """Those of one attempt. All processes are read, unless that was done since."""
         with self._lock:
             if self._began < since:
                 self._began, self._found = time.monotonic(), {}
@@ -191,7 +191,7 @@ class Attempts:
         self.nodes = nodes
 
     def open(self) -> None:
-        """Make the folders. Nodes that the configuration no longer knows keep theirs, and are still looked at."""
+        """Make the folders. Nodes that the configuration no longer knows keep theirs, and are still scanned."""
         (self.root / "nodes").mkdir(mode=0o700, parents=True, exist_ok=True)
         for node in self.nodes:
             (self.root / "nodes" / node / "attempts").mkdir(parents=True, exist_ok=True)

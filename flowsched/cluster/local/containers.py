@@ -1,4 +1,4 @@
-"""Containers on this machine: which engine runs them, what it is told of each, and what it has left behind.
+"""Containers on this machine: which engine runs them, the options of each, and the containers that are left behind.
 
 An engine is podman, docker or apptainer, by its command line. Runners start one command of it for each step (`runner.engine`);
 here is what only the service can say: options, mounts, where an image comes from. See docs/containers.md.
@@ -116,7 +116,7 @@ class Engine:
         form = {"podman": "{{.Store.GraphDriverName}}", "docker": "{{.Driver}}"}.get(self.kind)
         return form is not None and self.ask("info", "--format", form)[0].strip() == "vfs"
 
-    # --- what runners are told -------------------------------------------------------------------------------
+    # --- orders of runners -----------------------------------------------------------------------------------
 
     def order(self, root: Path, pod: Pod, *, gpus: Sequence[int] | None) -> dict[str, Any]:
         """The engine's part of a runner's order, see `runner.engine.Engine`.

@@ -286,7 +286,7 @@ class LocalCluster(Executor):
         self._watch.wake()
 
     def _report_end(self, live: Live, end: PodEnded | PodGone) -> None:
-        """Tell the end of an attempt, and first what has become of its data; then others may begin."""
+        """Report the end of an attempt, and first the changes of its data; then others may begin."""
         self._images.ended(live.name)
         for uri in end.changed_inputs if isinstance(end, PodEnded) else ():
             for node in {node for other, node in live.inputs if other == uri}:
@@ -298,7 +298,7 @@ class LocalCluster(Executor):
         self._launch.ended(live.name)
 
     def _report_image(self, name: str, size_bytes: int) -> None:
-        """Tell that an image is here: all nodes are this machine."""
+        """Report that an image is here: all nodes are this machine."""
         for node in self._site.nodes:
             self._site.report(ReplicaSeen(f"{IMAGE}{name}", node, size_bytes))
 
@@ -330,7 +330,7 @@ class LocalCluster(Executor):
         return None
 
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
-        """Look at the datasets in threads."""
+        """Identify the datasets in threads."""
         found = await self._identities.of(uris, by_content=by_content)
         if not self._in_place:
             return found

@@ -28,7 +28,7 @@ Policy = Literal["use", "ignore"]
 PULLING: Final = "ImagePulling"
 PULL_FAILED: Final = "ErrImagePull"
 REFUSED: Final = "ImageRefused"
-#: An image that was seen is looked for again after this: people remove images.
+#: An image that was found is looked for again after this: people remove images.
 _FRESH_S: Final = 60.0
 #: Between two attempts to pull: at first, and at most.
 _PAUSES_S: Final = (2.0, 60.0)
@@ -92,7 +92,7 @@ class Images:
         self._here: dict[str, tuple[Image, float]] = {}
         self._pulls: dict[str, asyncio.Task[str]] = {}  #: of images that are looked for or pulled
         self._listeners: dict[str, set[ReportWait]] = {}
-        self._last_reports: dict[str, tuple[str, str]] = {}  #: of each pull, what was told last
+        self._last_reports: dict[str, tuple[str, str]] = {}  #: of each pull
 
         self._gpus = False
         self._background = BackgroundTasks("containers that have ended")
@@ -138,7 +138,7 @@ class Images:
 
         Args:
             pod: It.
-            report: Called when the pod is held, with why, and when it is no longer.
+            report: Called when the pod waits, with the reason, and when it waits no longer.
         """
         try:
             refusal = await self._find_all(pod, report)
@@ -285,7 +285,7 @@ class Images:
         for report in list(self._listeners.get(name, ())):
             report(reason, message)
 
-    # --- what a runner is told -------------------------------------------------------------------------------
+    # --- orders of runners -----------------------------------------------------------------------------------
 
     def order(self, pod: Pod, folder: Path, caches: Sequence[Path], staged: dict[str, str]) -> dict[str, Any]:
         """The parts of a pod's order that say how it uses its images; `refused` if it cannot.

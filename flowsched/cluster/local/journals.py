@@ -29,7 +29,7 @@ class Life(msgspec.Struct):
     own: int = 0  #: the process of its own that sees it through, if it has one
     shim: str = ""  #: what all its processes stem from, see `kin.identity`
     alone_since: float | None = (
-        None  #: monotonic; neither its runner nor its shim has lived since, as the service has seen
+        None  #: monotonic; neither its runner nor its shim has lived since, as observed
     )
     removal: list[str] = msgspec.field(default_factory=list)  #: the command that removes its container
     engine_env: dict[str, str] = msgspec.field(default_factory=dict)

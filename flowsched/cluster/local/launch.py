@@ -112,7 +112,7 @@ class Launch:
             await self._watch.act(ready, self._order)
         finally:
             for live in ready:
-                live.busy = False  # one that could not be launched is told as gone by the next scan
+                live.busy = False  # the next scan reports one that could not be launched as gone
             self._watch.wake()
 
     async def _with_images(self, live: Live) -> None:

@@ -26,7 +26,7 @@ from flowsched.values import replace
 
 log = get_logger(__name__)
 
-#: How often the room is looked at.
+#: How often the room is measured.
 SPACE_S: Final = 1.0
 
 
@@ -121,7 +121,7 @@ class RootSpace:
         return self.nodes()
 
     async def watch(self, pool: Pool) -> None:
-        """Measure it again and again, and tell what has changed."""
+        """Measure it again and again, and report changes."""
         while True:
             await asyncio.sleep(SPACE_S)
             await asyncio.get_running_loop().run_in_executor(pool, self.measure)
@@ -140,7 +140,7 @@ class RootSpace:
             self._measure_part()
 
     def find_away(self) -> str:
-        """Look which folder is away. Blocks."""
+        """Find the folder that is away. Blocks."""
         self.away = self._site.presence.away()
         return self.away
 
@@ -172,7 +172,7 @@ class RootSpace:
         return nodes
 
     def report_changes(self) -> None:
-        """Let the nodes be ready, or not, and say what their caches may hold."""
+        """Report whether the nodes are ready, and the limits of their caches."""
         was, now = self._reported, (bool(self.trouble), self._cache_bytes)
         if now == was:
             return

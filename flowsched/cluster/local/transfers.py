@@ -100,7 +100,7 @@ class Staging:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="staging")
         self._under_way: dict[tuple[str, str, int], asyncio.Task[None]] = {}
         self._tasks = BackgroundTasks("a transfer")
-        self._checked: dict[str, float] = {}  #: dataset -> until when (monotonic) it counts as looked at
+        self._checked: dict[str, float] = {}  #: dataset -> until when (monotonic) its check counts
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
 
     def transfer(self, orders: Sequence[Transfer]) -> None:
@@ -132,7 +132,7 @@ class Staging:
         return self._nodes[node].charge(uri)
 
     def published(self, node: str, outputs: Sequence[Published]) -> None:
-        """Take note of what a runner has put into a node's cache."""
+        """Note the datasets that a runner has put into a node's cache."""
         cache = self.caches.get(node)
         for output in outputs if cache is not None else ():
             assert cache is not None

@@ -1,4 +1,4 @@
-"""The attempts that are waited for: how they stand is looked at again and again, and what changes is told to the engine.
+"""The attempts that are waited for: the service observes their states again and again, and reports changes to the engine.
 
 News of a living runner is applied on the event loop at once: the runner wakes the service through a socket. A few threads do
 the work with folders and kills.
@@ -23,7 +23,7 @@ from flowsched.log_lines import get_logger
 
 log = get_logger(__name__)
 
-#: How often all live attempts are looked at, should a poke have been lost. The promise of `Executor.events` is here.
+#: How often all live attempts are observed, should a poke have been lost. The promise of `Executor.events` is here.
 SCAN_S: Final = 0.5
 #: Attempts that one thread takes at a time: the others see to what comes meanwhile.
 _BATCH: Final = 16
@@ -64,7 +64,7 @@ class Watch:
         self._pokes.close()
 
     def wake(self) -> None:
-        """Look soon: there is an attempt more."""
+        """Observe soon: there is an attempt more."""
         self._wake.set()
 
     def _on_poke(self) -> None:
@@ -72,7 +72,7 @@ class Watch:
         self._wake.set()
 
     async def watch(self) -> None:
-        """Look at what was poked at once, and at all that lives every `SCAN_S`; sleep while nothing lives."""
+        """Observe poked attempts at once, and all live ones every `SCAN_S`; sleep while nothing lives."""
         loop = asyncio.get_running_loop()
         scanned_at = loop.time()
         while True:
@@ -114,7 +114,7 @@ class Watch:
     async def act(
         self, lives: Sequence[Live], act: Callable[[Sequence[Live]], list[Observed]], pool: Pool | None = None
     ) -> None:
-        """Do something to attempts in threads, a few at a time, and tell what it shows."""
+        """Do something to attempts in threads, a few at a time, and report the observed changes."""
         loop = asyncio.get_running_loop()
         parts = [lives[at : at + _BATCH] for at in range(0, len(lives), _BATCH)]
         runs = [loop.run_in_executor(pool or self._pool, act, part) for part in parts]
@@ -125,7 +125,7 @@ class Watch:
 
     def _apply(self, live: Live, sight: Sight) -> None:
         if self.lives.get(live.name) is not live:
-            return  # its end was told meanwhile
+            return  # its end was reported meanwhile
         if sight.started_ms is not None and not live.start_reported:
             live.start_reported = True
             self._site.report(PodStarted(live.name, sight.started_ms))
@@ -137,7 +137,7 @@ class Watch:
             self.report_wait(live, sight.reason, sight.waits)
 
     def report_wait(self, live: Live, reason: str, why: str) -> None:
-        """Tell what an attempt waits for, once; "" = for nothing any more."""
+        """Report what an attempt waits for, once; "" = for nothing any more."""
         if why == live.reported_wait:
             return
         live.reported_wait = why

@@ -371,7 +371,7 @@ class Cache:
         return None
 
     def refresh(self, uri: str) -> Entry | None:
-        """Look at the folder again, after a runner published into it."""
+        """Scan the folder again, after a runner published into it."""
         entry = self._read(self.home(uri))
         if entry is not None:
             self._add(entry)

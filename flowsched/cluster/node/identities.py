@@ -11,7 +11,7 @@ from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.origins import NotFetched, Origins
 from flowsched.executor.protocol import Fingerprint
 
-#: Datasets that are looked at together: each waits for a disk or a network most of the time.
+#: Datasets that are identified together: each waits for a disk or a network most of the time.
 _AT_A_TIME: Final = 32
 #: So many digests of contents are remembered, by what `Origins` tells without reading: to read a genome again takes minutes.
 _REMEMBERED: Final = 100_000

@@ -225,11 +225,9 @@ class Meter(msgspec.Struct):
     cache: Path
     host: Path
     _before: _Reading | None = None
-    _reported: dict[str, int] = msgspec.field(
-        default_factory=dict
-    )  #: uid -> bytes in all, as they were last told
+    _reported: dict[str, int] = msgspec.field(default_factory=dict)  #: uid -> bytes in all, as last reported
     _folders: dict[str, Path] = msgspec.field(default_factory=dict)
-    _peaks: dict[str, int] = msgspec.field(default_factory=dict)  #: uid -> the most memory that was seen
+    _peaks: dict[str, int] = msgspec.field(default_factory=dict)  #: uid -> the most memory that was measured
 
     def measure(self, copied: Pair, over_ms: int) -> dict[str, Any] | None:
         """Measure the load since the last call; None the first time.
@@ -319,7 +317,7 @@ class Meter(msgspec.Struct):
         return self._folders.get(uid)
 
     def _find(self) -> bool:
-        """Look which pods there are; False where control groups do not count IO."""
+        """Find the pods of this node; False where control groups do not count IO."""
         top = self.host / "sys" / "fs" / "cgroup"
         if "io" not in (_text(top / "cgroup.controllers") or "").split():
             self._folders = {}

@@ -10,7 +10,7 @@ log = get_logger(__name__)
 
 
 def leave_alone(path: str | os.PathLike[str]) -> None:
-    """Say that an entry is not flowsched's: a start that stopped at it would run no task."""
+    """Log that an entry is not flowsched's: a start that stopped at it would run no task."""
     log.warning(
         "skipped an entry that is not flowsched's; move it out of this folder, or remove it",
         path=os.fspath(path),

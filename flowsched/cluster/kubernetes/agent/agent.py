@@ -291,7 +291,7 @@ class Agent:
     # --- what is measured ------------------------------------------------------------------------------------
 
     async def _measure(self, meter: Meter) -> None:
-        """Tell every few seconds what this node carries."""
+        """Report every few seconds the bytes that this node carries."""
         loop = asyncio.get_running_loop()
         last = loop.time()
         while True:

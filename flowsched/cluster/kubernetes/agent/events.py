@@ -33,7 +33,7 @@ class News:
         )  #: the last measurement, and its number: not kept as an event, since only the newest counts
 
     def replica(self, uri: str, size_bytes: int, present: bool) -> None:
-        """Tell that a dataset is here, or no longer is."""
+        """Report that a dataset is here, or no longer is."""
         self._publish(kind="replica", uri=uri, size_bytes=size_bytes, present=present)
 
     def transfer(
@@ -45,7 +45,7 @@ class News:
         error: dict[str, Any] | None = None,
         **piece: Any,
     ) -> None:
-        """Tell how a transfer ended. `piece`: more of a piece's, see `transfers`."""
+        """Report how a transfer ended. `piece`: more of a piece's, see `transfers`."""
         self._publish(
             kind="transfer", uri=uri, source=source, moved_bytes=moved_bytes, size_bytes=size_bytes, error=error,
             **piece,
@@ -69,7 +69,7 @@ class News:
 
     @contextmanager
     def bell(self) -> Iterator[asyncio.Event]:
-        """An event that is set whenever something is told."""
+        """An event that is set with every report."""
         event = asyncio.Event()
         self._bells.add(event)
         try:

@@ -149,7 +149,7 @@ def number_of(request: web.Request, name: str, default: int | None = None, most:
 # ---- sending ----
 
 
-#: Readers of datasets, and followers of events, at a time. More are told to come back.
+#: Readers of datasets, and followers of events, at a time. The agent asks more of them to come back.
 MOST_READERS: Final = 64
 MOST_FOLLOWERS: Final = 16
 

@@ -60,7 +60,7 @@ class Workers:
         return await done
 
     def close(self) -> None:
-        """Take on nothing more."""
+        """Accept nothing more."""
         for _ in range(self._count):
             self._work.put(None)
 
@@ -132,7 +132,7 @@ class Transfers:
         return (uri, -1) in self._under_way
 
     def start(self, order: Transfer, url: str = "") -> asyncio.Task[Landed]:
-        """Start one, or join the one under way, whose end is told once. Await it shielded: others may wait for it too.
+        """Start one, or join the one under way, whose end is reported once. Await it shielded: others may wait for it too.
 
         It raises NotFetched when the dataset cannot be had.
 

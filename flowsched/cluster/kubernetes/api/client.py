@@ -229,7 +229,7 @@ class Client:
         content_type: str = "application/json",
         explain: Explain = lambda _reason, _message: None,
     ) -> Answer | None:
-        """As `call`. None: there was no answer, which `explain` is told, and the server may have carried it out."""
+        """As `call`. None: there was no answer, which `explain` hears of, and the server may have carried out the request."""
         try:
             return await self.call(method, path, body=body, content_type=content_type)
         except Unreachable as silence:

@@ -135,7 +135,7 @@ class Counts:
     relists: int = 0  #: lists after the first
     reconnects: int = 0  #: watches after the first
     skipped: int = 0  #: lines and objects that could not be decoded
-    outdated: int = 0  #: events and lists that were older than what had been seen
+    outdated: int = 0  #: events and lists that were older than the last known state
 
 
 class Memory:
@@ -234,7 +234,7 @@ class Reflector(Generic[T]):
         self._heard = clock()
         self._begun: deque[float] = deque(maxlen=2)
         self._barren = 0  #: connections and lists in a row that brought nothing
-        self._forgotten = 0  #: of these, watches that were told 410
+        self._forgotten = 0  #: of these, watches that the server answered with 410
 
     @property
     def synced(self) -> bool:

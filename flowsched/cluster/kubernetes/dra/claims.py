@@ -280,7 +280,7 @@ class DeviceClaims:
         return obj.metadata.uid != user.uid or obj.status.phase in _ENDED
 
     async def _free(self, name: str, uids: Set[str]) -> None:
-        """Take users out of a claim; with the last of them it goes."""
+        """Remove users from a claim; with the last of them it goes."""
         backoff = Backoff()
         async with self._locks[name]:
             try:
@@ -300,7 +300,7 @@ class DeviceClaims:
                 log.warning("a claim was not given back", claim=name, why=str(why))
 
     async def _remove(self, claim: ResourceClaim, explain: Explain) -> None:
-        """Deallocate a claim that no pod uses, and delete it: each step only if the claim is still as it was seen."""
+        """Deallocate a claim that no pod uses, and delete it: each step only if the claim has not changed since."""
         if claim.status.allocation is not None or claim.status.reserved_for:
             written = await self._write(claim, "/status", status_patch(claim, ()), explain)
             if written is None:
@@ -338,7 +338,7 @@ class DeviceClaims:
     async def _write(
         self, claim: ResourceClaim, part: str, body: bytes, explain: Explain
     ) -> ResourceClaim | None:
-        """Patch a claim; None if it is not as it was seen (then it has been read again), or the outcome is not known.
+        """Patch a claim; None if it has changed since (then it has been read again), or the outcome is not known.
 
         Raises:
             _Denied: The server will never take it.

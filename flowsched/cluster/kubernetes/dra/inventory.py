@@ -159,7 +159,7 @@ _HASH_LENGTH: Final = 15
 
 
 class DeviceId(NamedTuple):
-    """A device of the one driver that is looked at."""
+    """A device of the one driver that the inventory follows."""
 
     pool: str
     name: str
@@ -328,7 +328,7 @@ class Inventory:
         return self._where.get(pool, set())
 
     def changed(self, batch: Batch[ResourceSlice]) -> set[str]:
-        """Take slices that came, changed or went. Returns the nodes that may have other devices now."""
+        """Apply slices that came, changed or went. Returns the nodes that may have other devices now."""
         pools: set[str] = set()
         if batch.replaced is not None:
             for name in self._slices.keys() - {each.metadata.name for each in batch.replaced}:
@@ -441,7 +441,7 @@ class ClaimBook:
         self._chosen.pop(place, None)
 
     def changed(self, batch: Batch[ResourceClaim]) -> set[str]:
-        """Take claims that came, changed or went. Returns the nodes with devices that others may have now, or that are free."""
+        """Apply changes of claims. Returns the nodes with devices that others may have now, or that are free."""
         nodes: set[str] = set()
         if batch.replaced is not None:
             here = {_key(each) for each in batch.replaced}

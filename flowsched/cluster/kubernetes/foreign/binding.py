@@ -32,7 +32,7 @@ from flowsched.log_lines import get_logger
 
 log = get_logger(__name__)
 
-#: Annotation of a pod that a new leader has looked at: it makes older bindings of it fail.
+#: Annotation of a pod that a new leader has read: it makes older bindings of it fail.
 FENCE: Final = f"{PREFIX}fenced-by"
 _LONGEST_PAUSE_S: Final = 10.0
 
@@ -121,7 +121,7 @@ class Binding:
         if found is None or not self._lease.may_act():
             if found is not None:
                 self._refuse(order, "this process does not lead any more")
-            return  # seen on a node, or gone: the watch has told
+            return  # on a node, or gone: the watch has reported it
         path = f"/api/v1/namespaces/{order.namespace}/pods/{order.name}"
         problem = await self._volumes(order.uid, order.node)
         if problem:
@@ -198,7 +198,7 @@ class Volumes:
         self.classes: dict[str, StorageClass] = {}
 
     def changed(self, kind: str, batch: Batch[Any]) -> bool:
-        """Take in what a watch shows of `claims`, `volumes` or `classes`; whether anything was new."""
+        """Apply a watch's batch of `claims`, `volumes` or `classes`; whether anything was new."""
         store: dict[Any, Any] = getattr(self, kind)
         if batch.replaced is not None:
             store.clear()

@@ -78,7 +78,7 @@ class Conditions:
                     self._wanted[uid] = (verdict.code, verdict.message)
         for key in before.keys() - self._events.keys():
             if key in self._groups.groups:
-                self._groups.groups[key].verdict = ("", "")  # it was never told
+                self._groups.groups[key].verdict = ("", "")  # it was never written
 
     async def run(self) -> None:
         """Write conditions periodically until cancelled."""

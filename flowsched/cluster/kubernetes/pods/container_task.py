@@ -1,4 +1,4 @@
-"""The containers of a container task, one for each step: their environments, and what the steps are told of files. Pure.
+"""The containers of a container task, one for each step: their environments, and the steps' orders for files. Pure.
 
 All steps but the last are init containers, so that they run one after the other in images of their own; the last is `task`. A
 step is started by its own argument list, unless something has to be done around it that Kubernetes cannot: then `/bin/sh` of
@@ -322,7 +322,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
     }
 
 
-# ---- what stage-in and stage-out are told: inputs, outputs, and what to lay out beside them ----
+# ---- the order of stage-in and stage-out: inputs, outputs, and the files beside them ----
 #
 # How it travels, and its signature, are in `orders`.
 
@@ -483,9 +483,9 @@ def _values(pod: Pod, settings: ReleaseSettings, address: Address) -> dict[str, 
     """The values of the variables that are no secrets."""
     by_number = pod.gpu_millis > 0 and (pod.gpu_millis % 1000 > 0 or not settings.gpu.resource)
     described = pod if by_number and settings.gpu.fractions == "cuda" else structs.replace(pod, gpu_ids=())
-    inputs = {given.name: f"{INPUTS}/{input_path(given)}" for given in pod.inputs}
+    inputs = {input_file.name: f"{INPUTS}/{input_path(input_file)}" for input_file in pod.inputs}
     if pod.container is not None:
-        inputs |= {given.input: given.path for given in pod.container.inputs if given.input is not None}
+        inputs |= {placed.input: placed.path for placed in pod.container.inputs if placed.input is not None}
     values, _ = environment(described, Paths(WORK, WORK, inputs, ""), address)
     for name in OF_THE_IMAGE:
         if name not in pod.env:

@@ -139,7 +139,7 @@ class PodController:
         self._has_node = has_node
         self._timeouts = timeouts
         self._desired: dict[str, DesiredPod] = {}
-        self._observed: dict[str, PodObject] = {}  #: by engine name, as last seen
+        self._observed: dict[str, PodObject] = {}  #: by engine name, as last observed
         self._adopted: set[str] = set()
         self._begun = False  #: whether this process has led, and knows which pods are desired
         self._strays: dict[str, float] = {}  #: ended pods that are not desired -> since when
@@ -230,7 +230,7 @@ class PodController:
         return pod.order if pod is not None else None
 
     def object_of(self, name: str) -> PodObject | None:
-        """A pod as it was last seen."""
+        """A pod as it was last observed."""
         return self._observed.get(name)
 
     def is_awaited(self, name: str) -> bool:
@@ -313,7 +313,7 @@ class PodController:
             try:
                 await ready.wait()
             except asyncio.BrokenBarrierError:
-                return  # another member cannot be made: the engine is told so, and releases this one too
+                return  # another member cannot be made: the engine hears so, and releases this one too
         await self._bind(pod)
 
     async def _turn(self) -> None:

@@ -63,7 +63,7 @@ class Placeholders:
         self._news.set()
 
     def want(self, holds: Sequence[Hold]) -> None:
-        """Hold this room, and no other."""
+        """Reserve this room, and no other."""
         self._wanted = {reservation.node: reservation for reservation in holds}
         self._news.set()
 

@@ -57,7 +57,7 @@ class Results:
         """Pass an event on, completed if need be."""
         obj = self._object_of(event.name) if isinstance(event, PodEnded | PodGone) else None
         if obj is not None and isinstance(event, PodEnded) and event.usage.disk_bytes < 0:
-            moved, cpu_ms = self._agents.loads.used_by(obj.metadata.uid)  # no step of the pod has told it
+            moved, cpu_ms = self._agents.loads.used_by(obj.metadata.uid)  # no step of the pod has reported it
             usage = replace(event.usage, disk_bytes=moved, cpu_ms=event.usage.cpu_ms or cpu_ms)
             event = structs.replace(event, usage=usage)
         failed = isinstance(event, PodGone) or (

@@ -28,7 +28,7 @@ from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, open_file,
 # ---- stage-in and stage-out ----
 
 
-#: Of each of a step's files, the end of so many bytes is told.
+#: The message has the last so many bytes of each of a step's files.
 TAIL_BYTES: Final = 10 << 10
 #: A step that is told to end so shortly before its timeout is taken to have run into it: pods begin before their first step.
 _SLACK_S: Final = 30.0
@@ -160,7 +160,7 @@ def _contents(env: Env) -> list[str]:
 
 
 def deliver(env: Env) -> Message:
-    """Take the outputs out, write what shall be left, and tell of both.
+    """Take the outputs out, write the files that shall be left, and return the message about both.
 
     Returns:
         `delivered` ([path, uri, bytes] of each file), `stdio` (the ends of the steps' files), `reason` and `message`.

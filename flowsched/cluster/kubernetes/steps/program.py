@@ -43,7 +43,7 @@ _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 #: The longest termination message that a kubelet accepts, if the pod has no more than three containers.
 _MESSAGE_BYTES: Final = 4096
-#: Of each of a step's files, the end of so many characters is told where there is room.
+#: The message has the last so many characters of each of a step's files, where there is room.
 TAIL_BYTES: Final = 10 << 10
 #: Answers after which asking again is no use.
 _FINAL: Final = frozenset({200, 400, 401, 403, 409, 413})

@@ -61,7 +61,7 @@ def see_through(order: Record, record: Callable[[Record], None]) -> None:
             end = carry_out(task, wake, Contained(task) if has_container else None)
     except Refused as refusal:
         end = refusal_of(task, *refusal.args)
-    except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
+    except OSError as error:  # reported as the task's failure: a fault that stays would be tried for ever
         if task.started_ms:
             raise
         scarce = error.errno in (

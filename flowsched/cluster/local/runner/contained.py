@@ -106,7 +106,7 @@ class Contained:
             return None
 
     def deliver(self, ending: Ending) -> None:
-        """Take out what the task left; after a failure only what its steps said."""
+        """Take out the outputs that the task left; after a failure only its steps' standard streams."""
         outputs: list[Record] = self.order["outputs"]  # type: ignore[assignment]
         if not self.order["delivers"]:
             return

@@ -80,7 +80,7 @@ class Staging:
         return self.folder.fd
 
     def move_out(self) -> Iterator[Record]:
-        """Give the files their names; each is told when it has its own."""
+        """Give the files their names; each is reported when it has its own."""
         if self.folder is None:
             return
         for name in list(self.files):
@@ -208,7 +208,7 @@ class Delivery:
             self.put(match, join(uri, relative), local=output["local"] is not None)
 
     def in_place(self, path: str) -> None:
-        """Tell what the task left where it shall be: the path is the same inside and outside. Its files give no rights any more."""
+        """Record an output that lies at its target: the path is the same inside and outside. Its files give no rights any more."""
         if os.path.isfile(path):
             self.note_in_place(path)
         for folder, folders, names in os.walk(path):
@@ -604,7 +604,7 @@ def leave(places: Places | None, left: list[Left], reason: str = "") -> None:
             real = places.real(path)
             targets = [] if places.bounds.refusal(real) else [real]
         for target in targets or ():
-            with suppress(OSError, Unsafe):  # the end must be told all the same
+            with suppress(OSError, Unsafe):  # the end must be reported all the same
                 write_left(target, text)
 
 
@@ -627,7 +627,7 @@ def note(container: Record, bounds: Bounds, line: str) -> None:
             continue
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with (
-            suppress(OSError, Unsafe),  # the end must be told all the same
+            suppress(OSError, Unsafe),  # the end must be reported all the same
             parent(target) as at,
             Opened(open_file(at, os.path.basename(target), flags)) as fd,
         ):

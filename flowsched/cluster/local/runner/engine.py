@@ -311,7 +311,7 @@ class InImage(Task):
         return kin.resident_bytes(inner, limit)
 
     def most_bytes(self, reaped: int) -> int:
-        """As it was seen; the kernel's count knows the engine's processes too, and is told only of a program that ended at once."""
+        """As measured; the kernel's count has the engine's processes too, and is used only for a program that ended at once."""
         return self.peak_bytes or reaped
 
     def is_beyond(self, used: int, limit: int) -> bool:

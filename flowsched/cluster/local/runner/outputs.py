@@ -59,7 +59,7 @@ class Found:
 def find_outputs(
     work: int, outputs: Iterable[Record], mounted_at: Sequence[str] = (), shown: str = ""
 ) -> list[Found]:
-    """Look at all outputs of a task.
+    """Find all outputs of a task.
 
     Args:
         work: Its working folder.
@@ -191,7 +191,7 @@ def collect(
     shown: str,
     insist: Callable[[str, str, Callable[[], None]], None] = lambda _what, _target, act: act(),
 ) -> list[Record]:
-    """Publish all outputs, or none: they are all looked at before the first is moved.
+    """Publish all outputs, or none: all are found before the first is moved.
 
     Args:
         work: The task's working folder.

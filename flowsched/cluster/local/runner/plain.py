@@ -82,7 +82,7 @@ class Plain(Task):
         return StartError(self.argv[0], number or errno.EINVAL, f" ({self._program})")
 
     def count(self, report: Record) -> None:
-        """Take what its shim says of processes that have ended."""
+        """Count the usage of ended processes that its shim reports."""
         self.status = report["status"]  # type: ignore[assignment]
         self._used = report
         self._is_empty = bool(report["is_last"])
@@ -116,7 +116,7 @@ class Plain(Task):
         return kin.resident_bytes(self.shim.processes(), limit)
 
     def check(self) -> float | None:
-        """Go on with it. Returns after how many seconds to look again; None: nothing of it lives, or what is left does not die."""
+        """Go on with it. Returns after how many seconds to check again; None: nothing of it lives, or what is left does not die."""
         self.shim.signal(signal.SIGCONT)  # another process of this user may have stopped it
         if not self._kill_until:
             pause = self._supervision.check()

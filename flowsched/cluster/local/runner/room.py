@@ -17,17 +17,17 @@ from .task import Task, release_grace_s
 #: The attempt waits so long, then fails, because other tasks need its cores. Twice as long would not help an operator more.
 WAIT_S = 3600.0
 _PAUSE_S = 1.0
-#: The count of files is told so often. Each time costs a line of the journal and a look of the service.
+#: The count of files is reported so often. Each time costs a line of the journal and a read by the service.
 _REPORT_S = 2.0
 
 
 class Progress:
-    """Tells how many files of an attempt are at their targets, if that takes longer than a few seconds.
+    """Reports how many files of an attempt are at their targets, if that takes longer than a few seconds.
 
     Args:
         task: The attempt's task.
         total: Counts all files of its results.
-        report_s: Seconds between two counts that are told.
+        report_s: Seconds between two reported counts.
     """
 
     def __init__(self, task: Task, total: Callable[[], int], report_s: float = _REPORT_S) -> None:

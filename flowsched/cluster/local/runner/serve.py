@@ -197,7 +197,7 @@ class Runner:
             self._journal.add(refusal_of(plain, *refusal.args))
         except StartError as error:
             self._journal.add(end_of(plain, error.exit_code, "StartFailed", str(error)))
-        except OSError as error:  # told as the task's failure, or a fault that stays would be tried for ever
+        except OSError as error:  # reported as the task's failure: a fault that stays would be tried for ever
             self._journal.add(unprepared(plain, error))
         except Exception as error:  # noqa: BLE001 - the other attempts must not pay for it
             traceback.print_exc(file=sys.stderr)
@@ -213,7 +213,7 @@ class Runner:
             self._starting.append(plain)
 
     def _forked(self, order: Record, make: Callable[[list[int]], Shim]) -> Shim | None:
-        """A new shim; None: there is none, which is told."""
+        """A new shim; None: there is none, which is reported."""
         inherited = [fd for each in self._heard.values() for fd in each.descriptors]
         inherited += [self._lock, self._root, self._wake, self._waker, *self._journal.descriptors]
         try:

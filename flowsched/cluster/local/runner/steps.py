@@ -26,7 +26,7 @@ from .task import RELEASED, StartError, Task, add_line, complain, open_log, rele
 
 TAIL_BYTES = 10 << 10
 _BLOCK = 1 << 16
-#: Bytes before our place in a file by which is told whether it has been written anew.
+#: Bytes before our place in a file that show whether it has been written anew.
 _KNOWN = 4 << 10
 
 

@@ -44,7 +44,7 @@ def link_inputs(work: str, inputs: list[Record]) -> list[str]:
     return lost
 
 
-#: A folder with more entries is not looked at: the runner has other tasks to see to.
+#: A folder with more entries is not compared: the runner has other tasks to see to.
 _MOST_ENTRIES = 1_000
 
 
@@ -123,9 +123,7 @@ class Task:
         self.started_ms = 0
         self.status: int | None = None
         self.peak_bytes = 0
-        self.outside_cpu_ms = (
-            0  #: CPU time of processes that do not stem from the runner, as it was seen last
-        )
+        self.outside_cpu_ms = 0  #: CPU time of processes that do not stem from the runner, as last measured
         self.began = 0.0  #: monotonic; a timeout counts from here
         self.timeout_s: float = order["timeout_ms"] / 1000 or FOREVER  # type: ignore[operator]
         self.finishing: Finishing | None = None  #: of what the process has left, once it has ended
@@ -295,7 +293,7 @@ class Task:
         return kin.descendants()
 
     def waits(self, why: str, reason: str = "OutputNoRoom") -> None:
-        """Tell what its results wait for; "" = for nothing any more. `reason`: as in `PodHeld`."""
+        """Report what its results wait for; "" = for nothing any more. `reason`: as in `PodHeld`."""
         self.record({"kind": "waits", "name": self.name, "why": why, "reason": reason})
 
     @property
@@ -360,7 +358,7 @@ class Supervision:
         self.reason = self.message = ""  #: both empty for an end of its own
 
     def check(self) -> float | None:
-        """End what must not go on. Returns after how many seconds to look again, None at the end.
+        """End what must not go on. Returns after how many seconds to check again, None at the end.
 
         The end includes what the task has left and what may finish.
         """

@@ -37,7 +37,7 @@ class Measure:
 
 
 def measure(at: int, name: str) -> Measure:
-    """Look at a file or tree that shall become a dataset.
+    """Measure a file or tree that shall become a dataset.
 
     Raises:
         Unsafe: It is, or holds, something that a dataset cannot hold: a device, a socket, a link that leads out of it.
