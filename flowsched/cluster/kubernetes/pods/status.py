@@ -91,7 +91,8 @@ def waiting_for(pod: Pod) -> Waiting:
         waiting = container.state.waiting
         if waiting is not None and waiting.reason not in _ORDINARY:
             message = _last_words(container) or waiting.message
-            permanent = _is_permanent(waiting.reason, waiting.message)
+            asked = waiting.reason in _ASK_THE_MESSAGE and is_hopeless(waiting.message)
+            permanent = waiting.reason in _PERMANENT or asked
             return Waiting(shortened(waiting.reason), shortened(message), permanent)
     if status.phase == "Unknown":
         return Waiting("NodeUnreachable", shortened(status.message or "its node has not been heard of"))
@@ -107,12 +108,6 @@ def _last_words(container: ContainerStatus) -> str:
     if ended is None:
         return ""
     return f"{container.name}: {ended.reason} ({ended.exit_code}): {ended.message}"
-
-
-def _is_permanent(reason: str, message: str) -> bool:
-    if reason in _PERMANENT:
-        return True
-    return reason in _ASK_THE_MESSAGE and is_hopeless(message)
 
 
 # ---- from a status to an event ----
