@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flowsched.control.views import HOUR_MS, idle_report, idle_split
+from flowsched.control.views import HOUR_MS, idle_report, idle_room_of
 from flowsched.engine.state import EngineState
-from flowsched.scheduling.explain.idle import Split
+from flowsched.scheduling.explain.idle import Split, split
 from flowsched.workflow.views import IdleReportView
 
 
@@ -19,7 +19,7 @@ class IdleHours:
     def note(self, state: EngineState, now: int) -> None:
         """A step was kept."""
         self.close(now)
-        self._now, self._since = idle_split(state), now
+        self._now, self._since = split(idle_room_of(state)), now
 
     def close(self, now: int) -> None:
         """Add everything up to a moment."""

@@ -15,13 +15,13 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from flowsched.control.views import idle_split
+from flowsched.control.views import idle_room_of
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step
 from flowsched.executor.foreign import BindRefused
 from flowsched.executor.protocol import ClusterEvent, TransferDone, TransferFailed
-from flowsched.scheduling.explain.idle import Cause
+from flowsched.scheduling.explain.idle import Cause, IdleRoom, split
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES, IO
 from flowsched.version import VERSION
@@ -81,12 +81,12 @@ class Gauges(msgspec.Struct):
     """What memory says at one moment.
 
     Attributes:
+        room: What is idle, and the work that waits; the thread that writes the text splits it by cause.
         tasks: (queue, state) -> tasks of live workflows; the states are those that lists show.
         waiting: Reason code -> pod groups that the last cycle did not place.
         longest_wait_s: Reason code -> seconds since the oldest of those groups became ready.
         nodes: ready, drained or not_ready -> nodes.
         resources: (resource, allocatable or used) -> amount of the ready nodes, in units of its name.
-        idle: (resource, cause) -> amount that is idle, in units of its name.
         full_disks: Ready nodes whose disk has hardly any bandwidth left to book.
         storages: (name/read or name/write; limit, booked or others) -> bytes/s.
         caches: used, due or limit -> bytes, of the caches that have a limit.
@@ -95,12 +95,12 @@ class Gauges(msgspec.Struct):
         drifted: Nodes for which the room that is booked is not the sum of their claims.
     """
 
+    room: IdleRoom
     tasks: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)
     waiting: Counter[str] = msgspec.field(default_factory=Counter)
     longest_wait_s: dict[str, float] = msgspec.field(default_factory=dict)
     nodes: Counter[str] = msgspec.field(default_factory=Counter)
     resources: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
-    idle: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     full_disks: int = 0
     storages: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     caches: Counter[str] = msgspec.field(default_factory=Counter)
@@ -315,6 +315,7 @@ class Metrics:
             yield family
         if gauges is None:
             return
+        idle = _idle(gauges.room)
         for name, about, value in (
             ("recovering_workflows", "Workflows that live and are not back in memory yet.", standing.recovering),
             ("unknown_pods", "Attempts that live although the engine does not know them.", self.unknown_pods),
@@ -330,7 +331,7 @@ class Metrics:
             ("longest_wait_seconds", ["reason"], "Seconds since the oldest of them was ready.", gauges.longest_wait_s),
             ("nodes", ["state"], "Nodes.", gauges.nodes),
             ("resources", ["resource", "kind"], "Of ready nodes.", gauges.resources),
-            ("idle_resources", ["resource", "cause"], "What is idle on ready nodes, by what keeps work from it.", gauges.idle),
+            ("idle_resources", ["resource", "cause"], "What is idle on ready nodes, by what keeps work from it.", idle),
             ("storage_bytes_per_second", ["storage", "kind"], "Of shared storages: limit, booked, others.", gauges.storages),
             ("cache_bytes", ["kind"], "Of caches with a limit: used, due (will be written) and limit.", gauges.caches),
         ):  # fmt: skip
@@ -346,7 +347,7 @@ _SHOWN: Final = {int(task): reported.value.lower() for reported, tasks in TASKS_
 
 async def gauges_of(state: EngineState, now_ms: int) -> Gauges:
     """What memory says now, some workflows at a time."""
-    found = Gauges()
+    found = Gauges(idle_room_of(state))
     for number, reason in state.round.reasons.items():
         code = reason.code.value
         found.waiting[code] += 1
@@ -355,11 +356,6 @@ async def gauges_of(state: EngineState, now_ms: int) -> Gauges:
             waited_s = max(0, now_ms - group.ready_ms) / 1000
             found.longest_wait_s[code] = max(waited_s, found.longest_wait_s.get(code, 0.0))
     _nodes(state, found)
-    amounts = idle_split(state).amounts
-    for name in ("cpu", "gpu", "memory"):
-        unit, scale = _UNITS[name]
-        for cause, amount in zip(Cause, amounts[:, AXES.index(name)].tolist(), strict=True):
-            found.idle[unit, cause.name.lower()] = amount / scale
     _data(state, found)
     # A step may begin in a thread at each pause: from here on only the counts are read, which are arrays of fixed size.
     for number, run in enumerate(list(state.work.runs.values())):
@@ -368,6 +364,16 @@ async def gauges_of(state: EngineState, now_ms: int) -> Gauges:
         for task, count in enumerate(run.counts.sum(axis=0).tolist()):
             if count and (task in _SHOWN or task == TaskState.PENDING):
                 found.tasks[run.spec.queue, _SHOWN.get(task, "pending")] += count
+    return found
+
+
+def _idle(room: IdleRoom) -> dict[tuple[str, str], float]:
+    """(resource, cause) -> amount that is idle, in units of its name."""
+    amounts, found = split(room).amounts, dict[tuple[str, str], float]()
+    for name in ("cpu", "gpu", "memory"):
+        unit, scale = _UNITS[name]
+        for cause, amount in zip(Cause, amounts[:, AXES.index(name)].tolist(), strict=True):
+            found[unit, cause.name.lower()] = amount / scale
     return found
 
 

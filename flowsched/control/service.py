@@ -56,6 +56,7 @@ from flowsched.errors import (
 )
 from flowsched.executor.log_ends import start_of_last
 from flowsched.executor.protocol import Executor
+from flowsched.scheduling.explain.idle import split
 from flowsched.store.accounting import Accounting
 from flowsched.store.cache_keys import CacheKeys
 from flowsched.store.database import Database
@@ -978,7 +979,8 @@ class Service:
 
     async def idle(self) -> IdleReportView:
         """Why what is idle now is idle. Only the leader knows."""
-        return views.idle_report(views.idle_split(await self._leading()), self._clock())
+        room, now = views.idle_room_of(await self._leading()), self._clock()
+        return await asyncio.to_thread(lambda: views.idle_report(split(room), now))
 
     async def refused_nodes(self, pod: bytes) -> dict[str, str]:
         """Nodes that another scheduler's pod may not have now, and why."""

@@ -6,7 +6,7 @@ from scheduling_cases import GIB, bag, cluster, gang, group, node, role, run, sh
 from waiting_cases import Case
 
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.explain.idle import KINDS, Cause, Split, split
+from flowsched.scheduling.explain.idle import KINDS, Cause, Split, idle_room, split
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.queues.tree import Queue, QueueTree
@@ -25,7 +25,7 @@ def after(snapshot: Snapshot, *backlog: PodGroup, queues: QueueTree | None = Non
     assert not plan.placements
     known = {group.key: group for group in backlog}
     waiting = [(known[reason.group], reason) for reason in plan.reasons]
-    return split(snapshot, waiting, OURS, {group.key: group.name for group in backlog})
+    return split(idle_room(snapshot, waiting, OURS, {group.key: group.name for group in backlog}))
 
 
 def cpu(found: Split) -> dict[str, int]:
@@ -41,7 +41,7 @@ def test_the_causes_of_every_resource_add_up_to_what_is_idle() -> None:
         plan = s.plan()
         known = {group.key: group for group in backlog}
         waiting = [(known[reason.group], reason) for reason in plan.reasons]
-        found = split(s.snapshot, waiting, s.profile, {})
+        found = split(idle_room(s.snapshot, waiting, s.profile, {}))
         idle = 0 * s.snapshot.allocatable.sum(axis=0)
         for at in range(len(s.snapshot)):
             if s.snapshot.ready[at]:
@@ -152,3 +152,15 @@ def test_beyond_so_many_kinds_the_rest_is_one() -> None:
     run(snapshot, "b", 1, 3.9)
     backlog = [bag(n + 1, what=shape(0.2 + n / 1000)) for n in range(KINDS + 36)]
     assert cpu(after(snapshot, *backlog)) == {"FRAGMENTATION": 200}
+
+
+def test_idle_room_stays_when_its_snapshot_changes() -> None:
+    """A thread splits it while the next step places pods and a node goes."""
+    snapshot = cluster(4, 4)
+    room = idle_room(snapshot, [], OURS, {})
+    before = split(room)
+    run(snapshot, "a", 0, 3)
+    snapshot.put_node(node("n1", 4, ready=False))
+    after = split(room)
+    assert before.amounts.tolist() == after.amounts.tolist()
+    assert cpu(after) == {"NO_DEMAND": 8000}

@@ -99,6 +99,7 @@ class _Kind(msgspec.Struct):
     name: str
     roles: tuple[tuple[Shape, int], ...]
     times: int = 0
+    masks: list[Mask] = msgspec.field(default_factory=list)  #: by role, the nodes that it may use
 
 
 class _Spill(msgspec.Struct):
@@ -108,10 +109,32 @@ class _Spill(msgspec.Struct):
     asks: list[tuple[str, Ints]] = msgspec.field(default_factory=list)
 
 
-def split(
+class IdleRoom(msgspec.Struct, frozen=True, eq=False):
+    """The idle room of a moment and the work that waits for it, in arrays of its own: a thread may split it while nodes change.
+
+    Args:
+        ready: (N,) True on nodes that take pods.
+        left: (N, R) allocatable - used on these, never below 0.
+        staging: (N, R) the part of `left` for which inputs are on their way; None = there is none.
+        kinds: The first `KINDS` of waiting work.
+        crowd, nowhere: (R,) what groups of other kinds ask for, and what groups that fit no node ask for.
+        capacity, off: (R,) what nodes that take pods have, and what the other nodes have.
+    """
+
+    ready: Mask
+    left: Ints
+    staging: Ints | None
+    kinds: list[_Kind]
+    crowd: Ints
+    nowhere: Ints
+    capacity: Ints
+    off: Ints
+
+
+def idle_room(
     snapshot: Snapshot, waiting: Iterable[tuple[PodGroup, Reason]], profile: Profile, names: Mapping[int, str]
-) -> Split:
-    """Why what is idle now is idle.
+) -> IdleRoom:
+    """The idle room of a snapshot.
 
     Args:
         snapshot: Nodes and claims. Not modified.
@@ -119,10 +142,28 @@ def split(
         profile: For its filters.
         names: Of groups, by key, for the group that holds a reservation.
     """
-    ready = snapshot.ready
-    left = np.where(ready[:, None], np.maximum(snapshot.allocatable - snapshot.used, 0), 0)
+    ready, has = snapshot.ready.copy(), snapshot.allocatable
+    left = np.where(ready[:, None], np.maximum(has - snapshot.used, 0), 0)
+    staging = np.clip(snapshot.staging, 0, left) if snapshot.any_staging else None
+    kinds, crowd, nowhere = _kinds(waiting, names, len(snapshot.axes))
+    filters = profile.all_filters()
+    for kind in kinds:
+        kind.masks = [allowed_nodes(snapshot, shape, filters).mask for shape, _ in kind.roles]
+    return IdleRoom(
+        ready, left, staging, kinds, crowd, nowhere, has[ready].sum(axis=0), has[~ready].sum(axis=0)
+    )
+
+
+def split(room: IdleRoom) -> Split:
+    """Why what is idle at a moment is idle. Takes up to 50 ms for 10,000 nodes: call it beside the event loop.
+
+    Args:
+        room: The moment. Not modified.
+    """
+    left, still = room.left.copy(), room.nowhere
+    axes = left.shape[1]
     idle = left.sum(axis=0)
-    amounts = np.zeros((len(Cause), len(snapshot.axes)), dtype=np.int64)
+    amounts = np.zeros((len(Cause), axes), dtype=np.int64)
     blame: dict[tuple[Cause, str], Ints] = {}
 
     def charge(cause: Cause, name: str, taken: Ints) -> None:
@@ -131,24 +172,21 @@ def split(
             before = blame.get((cause, name))
             blame[cause, name] = taken.copy() if before is None else before + taken
 
-    if snapshot.any_staging:
-        taken = np.minimum(left, np.where(ready[:, None], np.maximum(snapshot.staging, 0), 0))
-        left -= taken
-        charge(Cause.DATA, "inputs on their way", taken.sum(axis=0))
-    kinds, crowd, still = _kinds(waiting, names, len(snapshot.axes))
+    if room.staging is not None:
+        left -= room.staging
+        charge(Cause.DATA, "inputs on their way", room.staging.sum(axis=0))
     spill: dict[bytes, _Spill] = {}
-    for kind in sorted(kinds, key=_order):
-        masks = [allowed_nodes(snapshot, shape, profile.all_filters()).mask for shape, _ in kind.roles]
+    for kind in sorted(room.kinds, key=_order):
         placed = 0
         if kind.cause in _FIRST:
-            placed, taken = _lay(left, kind, masks)
+            placed, taken = _lay(left, kind)
             charge(kind.cause, kind.name, taken)
-        rest = _demand(kind.roles, kind.times - placed, len(snapshot.axes))
+        rest = _demand(kind.roles, kind.times - placed, axes)
         if rest.any():
-            mask = np.logical_or.reduce(masks)
+            mask = np.logical_or.reduce(kind.masks)
             spill.setdefault(mask.tobytes(), _Spill(mask)).asks.append((kind.name, rest))
-    if crowd.any():
-        spill.setdefault(ready.tobytes(), _Spill(ready)).asks.append(("many others", crowd))
+    if room.crowd.any():
+        spill.setdefault(room.ready.tobytes(), _Spill(room.ready)).asks.append(("many others", room.crowd))
     for each in spill.values():
         rests = [rest for _, rest in each.asks]
         taken = _pieces(left, each.mask, np.sum(rests, axis=0))
@@ -160,8 +198,7 @@ def split(
     over = left.sum(axis=0)
     charge(Cause.MISMATCH, "", np.minimum(over, still))
     amounts[Cause.NO_DEMAND] = idle - amounts.sum(axis=0)
-    capacity = snapshot.allocatable[ready].sum(axis=0)
-    return Split(amounts, capacity, snapshot.allocatable[~ready].sum(axis=0), blame)
+    return Split(amounts, room.capacity, room.off, blame)
 
 
 def _order(kind: _Kind) -> int:
@@ -206,7 +243,7 @@ def _demand(roles: tuple[tuple[Shape, int], ...], times: int, axes: int) -> Ints
     return np.array([min(amount, _MOST) for amount in total], dtype=np.int64)
 
 
-def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:
+def _lay(left: Ints, kind: _Kind) -> tuple[int, Ints]:
     """Lay as many groups of a kind as fit onto what is left (changed): how many, and (R,) what they take."""
     axes = left.shape[1]
     times = kind.times
@@ -214,7 +251,7 @@ def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:
         if times <= 0:
             break
         trial, fits = left.copy(), times
-        for (shape, count), mask in zip(kind.roles, masks, strict=True):
+        for (shape, count), mask in zip(kind.roles, kind.masks, strict=True):
             need = np.zeros(axes, dtype=np.int64)
             need[: min(axes, len(shape.requests))] = shape.requests[:axes]
             if kind.cause is Cause.IO:
