@@ -22,7 +22,6 @@ import msgspec
 from flowsched.background import BackgroundTasks
 from flowsched.engine.delta import TaskWrite, WorkflowWrite
 from flowsched.engine.step import Step
-from flowsched.errors import FlowschedError
 from flowsched.log_lines import get_logger
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import Workflows
@@ -43,6 +42,8 @@ _HEADER: Final = re.compile(
 )
 #: Spans that wait for the collector; more are dropped. The standard's 2,048 are fewer than the tasks that may end in one step.
 _QUEUE: Final = 16_384
+#: Rows that wait until spans are made of them; more are dropped. Some 40 MB.
+_BACKLOG: Final = 100_000
 #: How long the end of a process waits for the last spans to be made.
 _LAST_S: Final = 5.0
 #: Workflows whose names are remembered.
@@ -101,6 +102,9 @@ class Tracing:
         reads: Names, labels and times of workflows come from their rows.
         provider: The spans' exporter; of a batch processor, so that no span waits for the network.
         ids: Where the provider finds the ids of workflows' spans.
+
+    Attributes:
+        dropped: Rows of which no span was made: too many waited, their workflow could not be read, or the span could not be made.
     """
 
     def __init__(self, reads: Workflows, provider: TracerProvider, ids: NextIds) -> None:
@@ -112,22 +116,32 @@ class Tracing:
         self._news = asyncio.Event()
         self._known: dict[str, _Known] = {}
         self._finishing = False
+        self.dropped = 0
 
     def stepped(self, step: Step) -> None:
         """Note what a durable step has ended. Never waits."""
-        self._waiting += [row for row in step.delta.tasks if TaskState(row.state) in TERMINAL]
-        self._waiting += [row for row in step.delta.workflows if RunState(row.state).terminal]
+        ended: list[TaskWrite | WorkflowWrite] = [
+            row for row in step.delta.tasks if TaskState(row.state) in TERMINAL
+        ]
+        ended += [row for row in step.delta.workflows if RunState(row.state).terminal]
+        room = _BACKLOG - len(self._waiting)
+        self._waiting += ended[:room]
+        self.dropped += len(ended[room:])
         if self._waiting:
             self._news.set()
 
     async def run(self) -> None:
         """Make spans until `finish`, then of what is left."""
+        logged = 0
         while not self._finishing or self._waiting:
             await self._news.wait()
             self._news.clear()
             waiting, self._waiting = self._waiting, []
             known = {name: await self._look_up(name) for name in {row.workflow for row in waiting}}
-            await asyncio.to_thread(self._make, waiting, known)
+            self.dropped += await asyncio.to_thread(self._make, waiting, known)
+            if self.dropped > logged:
+                log.warning("spans were dropped", now=self.dropped - logged, since_start=self.dropped)
+                logged = self.dropped
 
     def finish(self) -> None:
         """Let `run` end."""
@@ -138,7 +152,7 @@ class Tracing:
         if workflow not in self._known:
             try:
                 row, stages = await self._reads.get(workflow), await self._reads.stages(workflow)
-            except FlowschedError as error:
+            except Exception as error:  # noqa: BLE001 # the batch has spans of other workflows
                 log.warning("no spans of a workflow that cannot be read", workflow=workflow, error=str(error))
                 return None
             if len(self._known) >= _KNOWN:
@@ -158,15 +172,26 @@ class Tracing:
 
     # ---- in a thread ----
 
-    def _make(self, rows: Sequence[TaskWrite | WorkflowWrite], known: Mapping[str, _Known | None]) -> None:
+    def _make(self, rows: Sequence[TaskWrite | WorkflowWrite], known: Mapping[str, _Known | None]) -> int:
+        """Make the spans of rows; returns how many rows have none although they should."""
+        dropped = 0
         for row in rows:
             of = known[row.workflow]
-            if of is None or not of.sampled or row.ended_ms is None:
+            if of is None:
+                dropped += 1
                 continue
-            if isinstance(row, TaskWrite):
-                self._task(row, of, row.ended_ms)
-            else:
-                self._workflow(row, of, row.ended_ms)
+            if not of.sampled or row.ended_ms is None:
+                continue
+            try:
+                if isinstance(row, TaskWrite):
+                    self._task(row, of, row.ended_ms)
+                else:
+                    self._workflow(row, of, row.ended_ms)
+            except Exception:  # the other rows' spans are good
+                if not dropped:
+                    log.exception("no span of a row", workflow=row.workflow)
+                dropped += 1
+        return dropped
 
     def _task(self, row: TaskWrite, of: _Known, ended_ms: int) -> None:
         parts = phases(row)
@@ -194,8 +219,10 @@ class Tracing:
 
     def _workflow(self, row: WorkflowWrite, of: _Known, ended_ms: int) -> None:
         self._ids.ids = of.trace, of.own
-        span = self._begun(of, of.above, of.row.name, of.row.created_ms)
-        self._ids.ids = None
+        try:
+            span = self._begun(of, of.above, of.row.name, of.row.created_ms)
+        finally:
+            self._ids.ids = None
         span.set_attributes(
             {
                 "flowsched.workflow.id": row.workflow,

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,8 +24,9 @@ from typing import Any, cast
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.trace import TracerProvider
 
-from flowsched.control.tracing import is_header, phases, tracing, wanted
+from flowsched.control.tracing import NextIds, Tracing, is_header, phases, tracing, wanted
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.step import Step
 from flowsched.store.rows import WorkflowRow
@@ -192,32 +193,71 @@ def test_a_collector_that_is_away_holds_nothing(tmp_path: Path) -> None:
         assert service.end_of(workflow) == "SUCCEEDED"
 
 
+class Reads:
+    """The workflow `w`, and no other."""
+
+    async def get(self, workflow: str) -> WorkflowRow:
+        if workflow != "w":
+            raise OSError("the database went away")
+        return WorkflowRow(
+            "w", 1, "many", "default", 0, {}, "RUNNING", "", "", "", 0, 0, None, False, False, 1, 3_000, 9, ""
+        )
+
+    async def stages(self, _: str) -> list[Any]:
+        return [SimpleNamespace(stage=0, name="one")]
+
+
+def step_of(*tasks: TaskWrite) -> Step:
+    """A step in which these tasks ended."""
+    return cast("Step", SimpleNamespace(delta=SimpleNamespace(tasks=tasks, workflows=[], ends=[])))
+
+
+@asynccontextmanager
+async def exporting() -> AsyncIterator[tuple[Tracing, Collector]]:
+    """Traces, and the collector to which they are exported."""
+    with collector() as received, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.url}
+        async with tracing(cast("Workflows", Reads()), environment) as made:
+            assert made is not None
+            yield made, received
+
+
+async def until_received(count: int, received: Collector) -> None:
+    """Wait for so many spans."""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(received.spans) < count:
+            await asyncio.sleep(0.05)
+
+
 async def test_many_tasks_that_end_at_once_lose_no_span() -> None:
     """More than the queue of a batch processor holds by default."""
-    row = WorkflowRow(
-        "w", 1, "many", "default", 0, {}, "RUNNING", "", "", "", 0, 0, None, False, False, 1, 3_000, 9, ""
-    )
-
-    class Reads:
-        async def get(self, _: str) -> WorkflowRow:
-            return row
-
-        async def stages(self, _: str) -> list[Any]:
-            return [SimpleNamespace(stage=0, name="one")]
-
-    delta = SimpleNamespace(tasks=[task(index=at) for at in range(3_000)], workflows=[], ends=[])
-    with collector() as received:
-        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.url}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", received.url)
-            patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
-            async with tracing(cast("Workflows", Reads()), environment) as made:
-                assert made is not None
-                made.stepped(cast("Step", SimpleNamespace(delta=delta)))
-                async with asyncio.timeout(PATIENCE_S):
-                    while len(received.spans) < 3_000:
-                        await asyncio.sleep(0.05)
+    async with exporting() as (made, received):
+        made.stepped(step_of(*(task(index=at) for at in range(3_000))))
+        await until_received(3_000, received)
         assert len(received.of("one")) == 3_000
+        assert made.dropped == 0
+
+
+async def test_a_bad_row_takes_no_other_span_with_it() -> None:
+    """A row that makes no span, and a workflow that cannot be read: each counts, and the rows beside them have their spans."""
+    bad, unread = task(index=1, started_ms="late"), task(workflow="gone")
+    async with exporting() as (made, received):
+        made.stepped(step_of(task(index=0), bad, unread, task(index=2)))
+        await until_received(2, received)
+        made.stepped(step_of(task(index=3)))
+        await until_received(3, received)
+        assert len(received.of("one")) == 3
+        assert made.dropped == 2
+
+
+async def test_the_backlog_has_a_bound() -> None:
+    """While the database does not answer, rows pile up to 100,000; what comes then is dropped, and counted."""
+    made = Tracing(cast("Workflows", Reads()), TracerProvider(), NextIds())
+    for _ in range(2):
+        made.stepped(step_of(*[task()] * 60_000))
+    assert made.dropped == 20_000
 
 
 def test_without_the_variable_nothing_is_loaded(tmp_path: Path) -> None:
