@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import re
+import sys
 import uuid
 import warnings
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -257,8 +258,18 @@ class Prospects:
                 f"{view.name} ({view.id}) cannot start {where}: {_waits(view.waiting)}; it is waited for: cancel "
                 f"it, or {cure}",
                 CannotStart,
-                stacklevel=2,
+                stacklevel=_level_of_caller(),
             )
+
+
+def _level_of_caller() -> int:
+    """The `stacklevel` that names the program's line which waits; the client's own line, where a task of the event loop does."""
+    frame, level = sys._getframe(1), 1
+    while (above := frame.f_back) is not None and frame.f_globals["__name__"].startswith("flowsched."):
+        if above.f_globals["__name__"].startswith("asyncio."):
+            break
+        frame, level = above, level + 1
+    return level
 
 
 # ---- the client ----

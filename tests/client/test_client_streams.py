@@ -53,8 +53,10 @@ async def test_events_of_what_cannot_start_warn_as_a_wait_does(client: Client, s
     for number in range(5):
         service.happen(workflow, f"e{number}")
     asyncio.get_running_loop().call_later(3, service.finish, workflow)
-    with pytest.warns(errors.CannotStart, match=r"wide \(wf1\) cannot start .* train waits: it is too wide"):
+    expected = r"wide \(wf1\) cannot start .* train waits: it is too wide"
+    with pytest.warns(errors.CannotStart, match=expected) as warned:
         assert [event.kind async for event in client.events(workflow)][-2:] == ["e4", "workflow.succeeded"]
+    assert [each.filename for each in warned] == [__file__]
 
 
 async def test_events_go_on_after_every_connection_was_cut(service: FakeService) -> None:
