@@ -255,9 +255,8 @@ class Service:
         if submitted.created:
             self._documents.keep(submitted.workflow_id, spec, len(document))
             self._wake()
-        url = f"/api/v1/workflows/{submitted.workflow_id}"
         notes = self._admission.notes(spec)
-        return SubmittedView(id=submitted.workflow_id, created=submitted.created, url=url, notes=notes)
+        return SubmittedView(id=submitted.workflow_id, created=submitted.created, notes=notes)
 
     def _trace_label(self, traceparent: str | None) -> dict[str, str]:
         """The label that keeps the parent of a workflow's span, where spans are made."""
