@@ -11,7 +11,7 @@ from flowsched.errors import ConfigurationError
 from flowsched.values import replace
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True):
     """One name of a group.
 
     Args:
@@ -40,13 +40,13 @@ class Offer(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"{type(error).__name__}: {error}") from error
 
 
-def offers(group: str) -> dict[str, Offer]:
+def entries(group: str) -> dict[str, Entry]:
     """All names of a group, in their order. Imports none of them; a package that was installed meanwhile is found too."""
     importlib.invalidate_caches()
-    found: dict[str, Offer] = {}
+    found: dict[str, Entry] = {}
     for point in sorted(metadata.entry_points(group=group), key=lambda each: (each.name, each.value)):
         origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
-        first = found.setdefault(point.name, Offer(point.name, origin, point))
+        first = found.setdefault(point.name, Entry(point.name, origin, point))
         if first.point is not point:
             clash = f"both {first.origin} and {origin} offer it: uninstall one"
             found[point.name] = replace(first, clash=clash)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
-from flowsched.entry_points import Offer, offers
+from flowsched.entry_points import Entry, entries
 from flowsched.errors import ConfigurationError, FlowschedError
 from flowsched.executor.protocol import Executor, ServiceContext
 from flowsched.values import replace
@@ -20,21 +20,21 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 
 
-def executors() -> dict[str, Offer]:
+def executors() -> dict[str, Entry]:
     """All executors that are installed, by name; none is imported."""
     found = {
-        name: Offer(name, "flowsched", EntryPoint(name, where, GROUP)) for name, where in BUILT_IN.items()
+        name: Entry(name, "flowsched", EntryPoint(name, where, GROUP)) for name, where in BUILT_IN.items()
     }
-    for name, plugin in offers(GROUP).items():
+    for name, entry in entries(GROUP).items():
         own = found.get(name)
-        if own is None or plugin.clash:
-            found[name] = plugin
-        elif not plugin.origin.startswith("flowsched "):
-            found[name] = replace(own, clash=f"both flowsched and {plugin.origin} offer it: uninstall one")
+        if own is None or entry.clash:
+            found[name] = entry
+        elif not entry.origin.startswith("flowsched "):
+            found[name] = replace(own, clash=f"both flowsched and {entry.origin} offer it: uninstall one")
     return dict(sorted(found.items()))
 
 
-def find_executor(name: str) -> Offer:
+def find_executor(name: str) -> Entry:
     """Find an executor by its name.
 
     Raises:
@@ -61,23 +61,23 @@ async def open_executor(name: str, settings: Any, service: ServiceContext) -> Ex
         ConfigurationError: There is none of this name, its package is broken, or it refuses the settings.
         OSError: It cannot be made now.
     """
-    plugin = find_executor(name)
+    entry = find_executor(name)
     try:
-        factory: Any = plugin.load()
+        factory: Any = entry.load()
     except ConfigurationError as error:
-        raise ConfigurationError(f"{_of(plugin)} cannot be loaded: {error}") from error
+        raise ConfigurationError(f"{_of(entry)} cannot be loaded: {error}") from error
     try:
         executor = await factory(settings, service)
     except (FlowschedError, OSError):
         raise
     except Exception as error:  # others' code: whatever it raises is reported
-        raise ConfigurationError(f"{_of(plugin)} is broken: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(f"{_of(entry)} is broken: {type(error).__name__}: {error}") from error
     if not isinstance(executor, Executor):
         raise ConfigurationError(
-            f"{_of(plugin)} is broken: {plugin.point.value} gave {executor!r}, no Executor"
+            f"{_of(entry)} is broken: {entry.point.value} gave {executor!r}, no Executor"
         )
     return executor
 
 
-def _of(plugin: Offer) -> str:
-    return f"the executor {plugin.name!r} of {plugin.origin}"
+def _of(entry: Entry) -> str:
+    return f"the executor {entry.name!r} of {entry.origin}"

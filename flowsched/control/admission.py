@@ -123,14 +123,14 @@ class Admission:
             self._pending_of += Counter()  # what is 0 goes
 
     def notes(self, spec: WorkflowSpec) -> list[str]:
-        """What is said of stages that get the timeout of their queue."""
+        """Notes about the stages that get the timeout of their queue."""
         profile = self._profile().of(spec.queue)
-        given_ms = profile.default_timeout_ms or profile.max_timeout_ms
-        names = [stage.name for stage in spec.stages if stage.timeout_ms is None] if given_ms else []
+        default_ms = profile.default_timeout_ms or profile.max_timeout_ms
+        names = [stage.name for stage in spec.stages if stage.timeout_ms is None] if default_ms else []
         if not names:
             return []
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        after = format_duration(given_ms)
+        after = format_duration(default_ms)
         return [f"queue {spec.queue} ends tasks that state no timeout after {after}: those of {shown}"]
 
     def _fits(self, wanted: tuple[int, int]) -> bool:

@@ -56,10 +56,10 @@ async def check(spec: WorkflowSpec, refusal: Refusal | None) -> None:
 def paths_of(spec: WorkflowSpec) -> Iterator[tuple[str, bool, str]]:
     """(path, whether all below it is meant, where it stands) of each path of this machine that a document names."""
     for stage in spec.stages:
-        for given in stage.inputs:
-            path = None if given.uri is None else _local(given.uri)
+        for declared in stage.inputs:
+            path = None if declared.uri is None else _local(declared.uri)
             if path is not None:
-                yield path, True, f"input {given.name!r} of stage {stage.name!r}"
+                yield path, True, f"input {declared.name!r} of stage {stage.name!r}"
         container = stage.container
         if container is None:
             continue

@@ -1,4 +1,4 @@
-"""Long work beside the event loop: in one of a few threads. What a client sends is parsed here, and nowhere else.
+"""Long work beside the event loop: in one of a few threads. Each document of a client is parsed by `aside`.
 
 A thread shares the interpreter with the event loop: each thread that computes delays a request by some 5 ms each time the loop
 goes on. Work therefore waits for one of two threads, and large work, which takes seconds, for one of two others.

@@ -21,24 +21,24 @@ class Documents:
 
     def __init__(self, reads: Workflows) -> None:
         self._reads = reads
-        self._kept: OrderedDict[str, tuple[WorkflowSpec, int]] = OrderedDict()
-        self._held: WeakValueDictionary[str, WorkflowSpec] = WeakValueDictionary()
+        self._cached: OrderedDict[str, tuple[WorkflowSpec, int]] = OrderedDict()
+        self._live: WeakValueDictionary[str, WorkflowSpec] = WeakValueDictionary()
 
     def keep(self, workflow: str, spec: WorkflowSpec, size_bytes: int) -> None:
         """Remember one that was just decoded, until `trim` at least."""
-        self._held[workflow] = spec
-        self._kept[workflow] = spec, size_bytes
-        self._kept.move_to_end(workflow)
+        self._live[workflow] = spec
+        self._cached[workflow] = spec, size_bytes
+        self._cached.move_to_end(workflow)
 
     def trim(self) -> None:
         """Keep no more than a few: one decoded document takes up to ten times its bytes."""
-        size = sum(size for _, size in self._kept.values())
-        while len(self._kept) > _CACHED or size > _CACHED_BYTES:
-            size -= self._kept.popitem(last=False)[1][1]
+        size = sum(size for _, size in self._cached.values())
+        while len(self._cached) > _CACHED or size > _CACHED_BYTES:
+            size -= self._cached.popitem(last=False)[1][1]
 
     def __contains__(self, workflow: str) -> bool:
         """Whether the document of this workflow is here, which then exists or has expired. False says nothing."""
-        return workflow in self._held
+        return workflow in self._live
 
     async def spec(self, workflow: str) -> WorkflowSpec:
         """The checked document of an accepted workflow.
@@ -46,7 +46,7 @@ class Documents:
         Raises:
             NotFound: There is no such workflow.
         """
-        found = self._held.get(workflow)
+        found = self._live.get(workflow)
         if found is None:
             found = await self.decoded(workflow, await self._reads.spec(workflow))
             self.trim()
@@ -54,7 +54,7 @@ class Documents:
 
     async def decoded(self, workflow: str, raw: bytes) -> WorkflowSpec:
         """The same, where its bytes have been read already."""
-        found = self._held.get(workflow)
+        found = self._live.get(workflow)
         if found is None:
             found = await decode(raw)
             self.keep(workflow, found, len(raw))

@@ -20,7 +20,7 @@ from flowsched.store.runs import Runs
 log = get_logger(__name__)
 
 #: How often the leader looks for runs to ask for, and the wait after an answer that says no end; each next is longer by half.
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 LONGEST_S: Final = 600.0
 #: Of more runs without an end, the newest.
 _MOST: Final = 1_000
@@ -58,12 +58,12 @@ class EngineEnds:
         """Look for ever."""
         while self._cromwell.allowed:
             try:
-                await self.look()
+                await self.poll()
             except Unavailable as away:
                 log.debug("ends of runs are asked for when the database is back", error=str(away))
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    async def look(self, *, every: bool = False) -> None:
+    async def poll(self, *, every: bool = False) -> None:
         """Ask for the runs that are due, or for every one that rests."""
         state, now = self._memory(), asyncio.get_running_loop().time()
         if state is None:
@@ -71,7 +71,7 @@ class EngineEnds:
         calls = (each.spec.call for each in state.work.runs.values() if not each.state.terminal)
         live = {call.run for call in calls if call is not None}
         resting = [run for run in await self._runs.open("cromwell", _MOST) if run not in live]
-        self._due = {run: self._due.get(run, (now, LOOK_S)) for run in resting}
+        self._due = {run: self._due.get(run, (now, POLL_S)) for run in resting}
         for run, (due, wait) in list(self._due.items()):
             if (every or due <= now) and self.asks(run, "cromwell"):
                 await self._ask(run)
@@ -81,7 +81,7 @@ class EngineEnds:
         try:
             found = await self._cromwell.end_of(UUID.findall(run)[0])
         except FlowschedError as error:
-            log.debug("the end of a run is not known", run=run, said=str(error))
+            log.debug("the end of a run is not known", run=run, error=str(error))
             return
         if found is not None:
             await self._runs.end(run, *found)

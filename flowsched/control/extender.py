@@ -45,8 +45,8 @@ class Holds:
         nominated: Freed or held for pods that are still to come (`min_resources`).
         binding: Of pods that have a decided binding, which has not been observed yet.
         reserved: Of the gang that waits with a reservation, where it shall start.
-        freed: What will have been given back there by then.
-        deadline_ms: Whatever runs beyond this would delay it; None = no gang has a reservation.
+        freed: Room that pods there will have given back by then.
+        deadline_ms: A pod that runs beyond this would delay the gang; None = no gang has a reservation.
     """
 
     nominated: Ints
@@ -67,7 +67,7 @@ class Holds:
 
 
 def holds_of(state: EngineState, now: int) -> Holds:
-    """What is held now."""
+    """The room that the engine keeps now from other schedulers."""
     snapshot = state.cluster.snapshot
     nominated, binding, reserved, freed = (
         np.zeros((len(snapshot), len(snapshot.axes)), dtype=np.int64) for _ in range(4)
@@ -122,8 +122,8 @@ def _give_back(
 ) -> None:
     """Add what claims on these nodes are expected to give back by the reservation's start."""
     ledger = snapshot.ledger
-    held = (ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING)
-    rows = np.flatnonzero(held & there[ledger.node])
+    claimed = (ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING)
+    rows = np.flatnonzero(claimed & there[ledger.node])
     ended = rows[expected_ends(snapshot, rows, default_ms, now) <= start_ms]
     np.add.at(freed, ledger.node[ended], ledger.amount[ended])
 
@@ -155,12 +155,12 @@ def _shapes(state: EngineState, number: int, now: int) -> Sequence[Shape]:
 # ---- the extender ----
 
 
-#: What a node may be refused for. Few fixed sentences: kube-scheduler counts nodes by them ("3 flowsched holds …").
-HELD: Final = "flowsched holds its free room for pods of a group that are still to come"
+#: The reasons for which a node may be refused. Few fixed sentences: kube-scheduler counts nodes by them ("3 flowsched holds …").
+TO_COME: Final = "flowsched holds its free room for pods of a group that are still to come"
 BINDING: Final = "flowsched is binding pods to its free room"
 PROMISED: Final = "flowsched has promised its room to a gang that waits"
 DISK: Final = "its disk bandwidth is spoken for"
-REASONS: Final = ("", HELD, BINDING, PROMISED, DISK)
+REASONS: Final = ("", TO_COME, BINDING, PROMISED, DISK)
 
 #: `MaxExtenderPriority` of k8s.io/kube-scheduler/extender/v1.
 HIGHEST: Final = 10
@@ -180,8 +180,8 @@ class Asked:
 
     Args:
         pod: The pod.
-        resources: What it takes of a node, as kube-scheduler adds it up.
-        hints: What its annotations say.
+        resources: Its requests, as kube-scheduler adds them up.
+        hints: Values of its annotations.
         claim: The room our engine holds for this very pod: it is ours, and was handed over.
     """
 
@@ -262,7 +262,7 @@ def _verdicts(
     short = wants > free
     if axis == IO:
         yield DISK, short
-    yield HELD, short & (holds.nominated[:, axis] > 0)
+    yield TO_COME, short & (holds.nominated[:, axis] > 0)
     yield BINDING, short & (binding > 0)
     if late:
         yield PROMISED, (holds.reserved[:, axis] > 0) & (wants > free + holds.later(axis))
@@ -341,7 +341,7 @@ def costs(state: EngineState, asked: Asked) -> Ints:
 
 
 def _inputs(state: EngineState, asked: Asked) -> tuple[Catalogue, tuple[int, ...]]:
-    """What the pod reads, and the catalogue that numbers it.
+    """The datasets that the pod reads, and the catalogue that numbers them.
 
     Datasets that the engine does not know are numbered in a catalogue of their own: requests must not fill the engine's.
     """
@@ -376,7 +376,7 @@ def _copy(catalogue: Catalogue, beside: Catalogue, uri: str, size: int) -> int:
 
 
 def _engines_inputs(state: EngineState, asked: Asked) -> tuple[int, ...]:
-    """What one of our own pods reads, which was handed over."""
+    """The datasets that one of our own pods reads, which was handed over."""
     if asked.claim is None:
         return ()
     ref = state.work.pods[asked.claim.owner]

@@ -79,12 +79,12 @@ class RunTask(NamedTuple):
 
     @property
     def item(self) -> str | None:
-        """What tells it apart beside its number."""
+        """Its own name beside its number, if it has one."""
         return item_of(self.last.task, self.last.shard, self.number)
 
 
 class EngineRuns:
-    """What the service answers of runs. The answers about a call are those about its workflow, which the service gives.
+    """The service's answers about runs. The answers about a call are those about its workflow, which the service gives.
 
     Args:
         database: Where runs and their calls are.
@@ -232,8 +232,8 @@ class EngineRuns:
         state, now = self._state(), self._clock()
         for ident in calls[:_ASKED] if state is not None else ():
             run = self._run(ident)
-            told = None if run is None or state is None else first_reason(state, run, now)
-            waiting = answers.waiting_view(told)
+            reason = None if run is None or state is None else first_reason(state, run, now)
+            waiting = answers.waiting_view(reason)
             if waiting is not None:
                 waiting.stage = node
                 return waiting
@@ -422,7 +422,7 @@ def of_run(view: TaskView, task: RunTask) -> TaskView:
 
 
 def _explained(view: ExplanationView, task: RunTask) -> ExplanationView:
-    """What a call's workflow says of its task, as an explanation of the run's task."""
+    """The explanation of a call's workflow, as an explanation of the run's task."""
     view.stage = task.node
     view.shards = [] if task.last.shard is None and not task.path else [task.number]
     view.items = [task.path] if task.path else []
@@ -431,7 +431,7 @@ def _explained(view: ExplanationView, task: RunTask) -> ExplanationView:
 
 
 def _of_task(text: str, task: RunTask) -> str:
-    """What a call's workflow says of its one task, as a sentence about the run's task."""
+    """The reason of a call's workflow, as a sentence about the run's task."""
     return _TASK.sub(f"task {task.name}", text)
 
 
@@ -539,12 +539,12 @@ def _first_failure(first: Failure, failed: str) -> str:
     """`align: task 1 failed: exit code 3`, and how many failed where they are several."""
     if not first.reason:
         return failed
-    said = _TASK.sub(f"task {first.name}", _STAGE_BEFORE.sub("", first.reason))
-    return f"{first.node}: {said}" + ("" if failed.startswith("1 ") else f" ({failed} in all)")
+    cause = _TASK.sub(f"task {first.name}", _STAGE_BEFORE.sub("", first.reason))
+    return f"{first.node}: {cause}" + ("" if failed.startswith("1 ") else f" ({failed} in all)")
 
 
 def _task_state(state: str) -> str:
-    """What the one task of a call probably does, by the state of its workflow."""
+    """The probable state of a call's one task, by the state of its workflow."""
     return state if state in _ENDED else "QUEUED" if state == "PENDING" else "RUNNING"
 
 

@@ -28,7 +28,7 @@ _BATCH: Final = 200
 #: So many batches of old events are read at a time: 200 readers at once would hold up every other request.
 _REPLAYS: Final = 2
 #: Events in memory: some 2 MB.
-_KEPT: Final = 4_096
+_RECENT: Final = 4_096
 #: Commands remembered as carried out: a caller asks within milliseconds.
 _DONE: Final = 10_000
 _FIRST: Final = "workflow.submitted"
@@ -38,7 +38,7 @@ _LAST: Final = frozenset(f"workflow.{s.value.lower()}" for s in RunState if s.te
 class Recent:
     """The newest events, without gaps in their numbers."""
 
-    def __init__(self, most: int = _KEPT) -> None:
+    def __init__(self, most: int = _RECENT) -> None:
         self._most = most
         self._events: deque[StoredEvent] = deque()
         self._by_workflow: dict[str, deque[StoredEvent]] = {}
@@ -90,7 +90,7 @@ class History:
         self._callers: dict[int, asyncio.Event] = {}  #: by the number of their command
         self._replays = asyncio.Semaphore(_REPLAYS)
         self._newest = 0  #: the last event of all processes, as of `_looked_s`
-        self._looked_s = 0.0
+        self._polled_s = 0.0
 
     def committed(self, events: Sequence[StoredEvent], done: Collection[int]) -> None:
         """Take in a commit of this process: its events, and the numbers of the commands that it carried out."""
@@ -157,12 +157,12 @@ class History:
                 news.clear()
                 here = None if elsewhere or over is not None else self._recent.after(after, workflow)
                 if here is None:
-                    seen = self._recent.last
+                    newest_here = self._recent.last
                     async with self._replays:
                         rows: Sequence[StoredEvent] = await self._reads.events(after, limit=_BATCH, **whose)
                         views = [event_view(row) for row in rows]
                     full = len(rows) == _BATCH
-                    after = rows[-1].id if full else max(after, seen, rows[-1].id if rows else 0)
+                    after = rows[-1].id if full else max(after, newest_here, rows[-1].id if rows else 0)
                 else:
                     rows, full = here, False
                     after = self._recent.last
@@ -193,19 +193,19 @@ class History:
     async def _newest_event(self) -> int:
         """The last event of all processes. One look serves all followers that ask within half a period."""
         now = asyncio.get_running_loop().time()
-        if now - self._looked_s >= self._poll_s / 2:
-            self._looked_s = now
+        if now - self._polled_s >= self._poll_s / 2:
+            self._polled_s = now
             self._newest = await self._reads.last_event()
         return self._newest
 
     async def ended(self, workflow: str, over: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Return when a workflow has ended. Its other events do not wake the caller. For `over` see `follow`."""
-        seen = 0  #: the newest event of another process that the last look has covered
+        covered = 0  #: the newest event of another process that the last poll has covered
         with _listening(self._waiters, None if over is not None else workflow) as news:
             while not await (over() if over is not None else self._ended(workflow)):
                 while not await happens(news, self._poll_s):
-                    if (newest := await self._newest_event()) > max(seen, self._recent.last):
-                        seen = newest
+                    if (newest := await self._newest_event()) > max(covered, self._recent.last):
+                        covered = newest
                         break
                 news.clear()
 

@@ -55,7 +55,7 @@ class Intake:
         self._dispatcher = dispatcher
         self._seq = last_seq
         self._clock = clock
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._looking = asyncio.Lock()
@@ -72,12 +72,12 @@ class Intake:
         """Look for submissions and commands for ever."""
         while True:
             began = time.monotonic()
-            await self._look()
-            looked = time.monotonic()
+            await self._poll()
+            polled = time.monotonic()
             try:
                 async with asyncio.timeout(POLL_S):  # wait_for of Python 3.11 may lose a cancel
                     await self._wake.wait()
-                took_s = looked - began + self._dispatcher.took_s
+                took_s = polled - began + self._dispatcher.took_s
                 per_step = _PAUSE_PER_STEP if self._dispatcher.started else _PAUSE_PER_IDLE_STEP
                 pause_s = min(_LONGEST_PAUSE_S, per_step * took_s)
                 async with asyncio.timeout(self._found_at + pause_s - time.monotonic()):
@@ -88,18 +88,18 @@ class Intake:
     async def catch_up(self) -> None:
         """Before a step that takes place anyway: it knows all that has been accepted, also what a pause holds back."""
         if self._wake.is_set():
-            await self._look()
+            await self._poll()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         async with self._looking:
             try:
-                await self._take_in()
+                await self._read()
             except FlowschedError as error:
                 log.debug(
                     "submissions cannot be read now, trying again", error=str(error)
                 )  # `OutageLog` warns
 
-    async def _take_in(self) -> None:
+    async def _read(self) -> None:
         events: list[EngineEvent] = []
         self._wake.clear()
         for ident, seq in await self._reads.accepted_after(self._seq):
@@ -109,7 +109,7 @@ class Intake:
         if self._urgent.is_set() or time.monotonic() - self._commands_at >= POLL_S:
             events += await self._commands()
         if events:
-            self._dispatcher.tell(events)
+            self._dispatcher.report(events)
             self._found_at = time.monotonic()
         self._documents.trim()
 
@@ -118,11 +118,11 @@ class Intake:
         self._urgent.clear()
         commands = await self._reads.commands()
         self._commands_at = time.monotonic()
-        self._told &= {command.id for command in commands}
+        self._reported &= {command.id for command in commands}
         events: list[EngineEvent] = []
         for command in commands:
-            if command.id not in self._told:
-                self._told.add(command.id)
+            if command.id not in self._reported:
+                self._reported.add(command.id)
                 events.append(await self._command(command))
         return events
 

@@ -31,7 +31,7 @@ from flowsched.workflow.run.states import TASKS_IN, TERMINAL, TaskState
 _STEP_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 #: Seconds that a task waited for its node: 0.1 s to a day.
 _WAIT_S: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
-#: What a task took over what was expected of it: from a tenth to ten times.
+#: A task's runtime over its expected runtime: from a tenth to ten times.
 _RATIO: Final = (0.1, 0.25, 0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 #: A disk of which more than this part is booked counts as full.
 _FULL: Final = 0.9
@@ -78,10 +78,10 @@ class Distribution(msgspec.Struct):
 
 
 class Gauges(msgspec.Struct):
-    """What memory says at one moment.
+    """Values that memory has at one moment.
 
     Attributes:
-        room: What is idle, and the work that waits; the thread that writes the text splits it by cause.
+        room: The idle room, and the work that waits; the thread that writes the text splits it by cause.
         tasks: (queue, state) -> tasks of live workflows; the states are those that lists show.
         waiting: Reason code -> pod groups that the last cycle did not place.
         longest_wait_s: Reason code -> seconds since the oldest of those groups became ready.
@@ -90,7 +90,7 @@ class Gauges(msgspec.Struct):
         full_disks: Ready nodes whose disk has hardly any bandwidth left to book.
         storages: (name/read or name/write; limit, booked or others) -> bytes/s.
         caches: used, due or limit -> bytes, of the caches that have a limit.
-        refetched_bytes: What came to a cache again after it had been dropped there.
+        refetched_bytes: Bytes that came to a cache again after it had dropped them.
         copies: Copies that are under way.
         drifted: Nodes for which the room that is booked is not the sum of their claims.
     """
@@ -117,7 +117,7 @@ class Standing(msgspec.Struct, frozen=True):
         lease_s: Seconds until it must not count on its lease any more; None = it does not lead, or its lease has run out.
         failed_terms: Terms that failed one after the other.
         recovering: Workflows that live and are not back in memory yet.
-        counted: What the executor counts since the start, by name.
+        counted: The executor's counts since the start, by name.
     """
 
     epoch: int = 0
@@ -160,7 +160,7 @@ class Metrics:
         """Add up a step that is durable.
 
         Args:
-            step: What it decided.
+            step: The step.
             seconds: How long the decision took.
         """
         self.steps.add(seconds)
@@ -346,7 +346,7 @@ _SHOWN: Final = {int(task): reported.value.lower() for reported, tasks in TASKS_
 
 
 async def gauges_of(state: EngineState, now_ms: int) -> Gauges:
-    """What memory says now, some workflows at a time."""
+    """Read the gauges from memory, some workflows at a time."""
     found = Gauges(idle_room_of(state))
     for number, reason in state.round.reasons.items():
         code = reason.code.value

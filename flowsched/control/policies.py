@@ -31,7 +31,7 @@ _POLL_S: Final = 0.005
 
 
 class PolicyDesk:
-    """What may be asked about the scheduler's policy."""
+    """Shows, replaces and records the scheduler's policy."""
 
     def __init__(self, book: ProfileBook, leader: Leader) -> None:
         self.book = book
@@ -51,7 +51,7 @@ class PolicyDesk:
             name=book.profile.name,
             source=book.source,
             since=moment(book.since_ms),
-            kept=book.kept,
+            kept=book.persists,
             document=document_of(book.profile),
             refused=None
             if refused is None
@@ -76,7 +76,7 @@ class PolicyDesk:
         """Plugins that are installed, and how those in force fared."""
         profile = self.book.profile
         guards = {each.name: guards_of(each) for each in (profile, *profile.queues.values())}
-        return plugin_views(self.book.look_for_plugins(), guards)
+        return plugin_views(self.book.refresh_plugins(), guards)
 
     async def snapshot(self) -> bytes:
         """The next cycle in one file: what it was given, and what it decided.
@@ -101,7 +101,7 @@ class PolicyDesk:
         await dispatcher.rest()
         dispatcher.tape, steps = tape, dispatcher.steps
         try:
-            dispatcher.tell([Tick()])
+            dispatcher.report([Tick()])
             for _ in range(int(SNAPSHOT_S / _POLL_S)):
                 if tape:
                     return tape[-1]
@@ -119,10 +119,10 @@ class PolicyDesk:
 
 
 def plugin_views(found: Found, guards: dict[str, list[Guard]]) -> list[PluginView]:
-    """What is installed, and how it fares.
+    """The installed plugins, and how they fare.
 
     Args:
-        found: What is installed.
+        found: The installed plugins.
         guards: By profile in force, the plugins it names.
     """
     views = []

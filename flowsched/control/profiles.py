@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from flowsched.control.aside import aside
-from flowsched.entry_points import offers
+from flowsched.entry_points import entries
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
 from flowsched.log_lines import get_logger
 from flowsched.scheduling.policy.extension import Offered, offered
@@ -27,7 +27,7 @@ GROUP: Final = "flowsched.plugins"
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is installed.
+    """The installed plugins.
 
     Args:
         plugins: By name.
@@ -47,13 +47,13 @@ def find_plugins() -> Found:
     """
     plugins: dict[str, Offered] = {}
     broken: dict[str, str] = {}
-    installed = offers(GROUP)
-    for name, offer in installed.items():
+    installed = entries(GROUP)
+    for name, entry in installed.items():
         try:
-            plugins[name] = offered(name, offer.load(), offer.origin)
+            plugins[name] = offered(name, entry.load(), entry.origin)
         except ConfigurationError as error:
             broken[name] = str(error)
-    return Found(plugins, broken, {name: offer.origin for name, offer in installed.items()})
+    return Found(plugins, broken, {name: entry.origin for name, entry in installed.items()})
 
 
 # ---- the profiles in force ----
@@ -89,7 +89,7 @@ def read_policies(raw: bytes, found: Found, base: str = BUILT_IN) -> Policies:
 
 
 class ProfileBook:
-    """What is in force.
+    """The profiles in force.
 
     Attributes:
         policies: The profiles in force.
@@ -112,9 +112,9 @@ class ProfileBook:
         self._base = profile.name
         self._clock = clock
         self.since_ms = clock()
-        self._seen: _Mark | None = None  #: of the file as it was read last
+        self._read_mark: _Mark | None = None  #: of the file as it was read last
         self._moving: _Mark | None = None  #: of the file as it was seen to change
-        self._told: dict[int, int] = {}  #: trouble that has been logged, by identity
+        self._logged: dict[int, int] = {}  #: trouble that has been logged, by identity
         if path is not None:
             self._open(path)
 
@@ -124,7 +124,7 @@ class ProfileBook:
         return self.policies.default
 
     @property
-    def kept(self) -> bool:
+    def persists(self) -> bool:
         """Whether it would be in force after a restart too."""
         return self.source != OVER_THE_API
 
@@ -135,15 +135,15 @@ class ProfileBook:
             ConfigurationError: It cannot be read.
             InvalidRequest: It is wrong.
         """
-        self._seen = _mark(path)
+        self._read_mark = _mark(path)
         try:
             raw = path.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"--profile {path}: {error.strerror}") from error
-        self._take(read_policies(raw, self.look_for_plugins(), self._base), str(path))
+        self._install(read_policies(raw, self.refresh_plugins(), self._base), str(path))
 
-    def look_for_plugins(self) -> Found:
-        """What is installed now."""
+    def refresh_plugins(self) -> Found:
+        """Find the plugins that are installed now."""
         self.found = find_plugins()
         return self.found
 
@@ -151,10 +151,10 @@ class ProfileBook:
         """Wall-clock ms."""
         return self._clock()
 
-    def _take(self, policies: Policies, source: str) -> None:
+    def _install(self, policies: Policies, source: str) -> None:
         self.policies, self.source = policies, source
         self.since_ms, self.refused = self._clock(), None
-        self._told.clear()
+        self._logged.clear()
         self.changed(policies.default)
 
     async def apply(self, raw: bytes) -> None:
@@ -167,29 +167,29 @@ class ProfileBook:
         policies = await self._read(raw)
         if self.path is not None:
             _replace(self.path, raw)
-            self._seen = _mark(self.path)
-        self._take(policies, OVER_THE_API if self.path is None else str(self.path))
+            self._read_mark = _mark(self.path)
+        self._install(policies, OVER_THE_API if self.path is None else str(self.path))
         log.info("profile in force", profile=policies.default.name, source=self.source)
 
     async def _read(self, raw: bytes) -> Policies:
-        return await aside(len(raw) * YAML_COST, read_policies, raw, self.look_for_plugins(), self._base)
+        return await aside(len(raw) * YAML_COST, read_policies, raw, self.refresh_plugins(), self._base)
 
-    async def look(self) -> bool:
+    async def poll(self) -> bool:
         """Look at the file, and take what it says if it has changed and stands still; True if it was read."""
         if self.path is None:
             return False
         mark = _mark(self.path)
-        if mark == self._seen:
+        if mark == self._read_mark:
             self._moving = None
             return False
         if mark != self._moving:  # it is being written, perhaps: look again
             self._moving = mark
             return False
-        self._seen, self._moving = mark, None
+        self._read_mark, self._moving = mark, None
         source = str(self.path)
         try:
             raw = self.path.read_bytes()
-            self._take(await self._read(raw), source)
+            self._install(await self._read(raw), source)
             log.info("profile in force", profile=self.profile.name, source=source)
         except InvalidDocument as error:
             self._refuse(source, error.faults)
@@ -206,29 +206,29 @@ class ProfileBook:
             faults=[str(fault) for fault in faults[:10]],
         )  # fmt: skip
 
-    def tell_trouble(self) -> None:
+    def log_trouble(self) -> None:
         """Log the plugins that have failed since this was asked last."""
         for guard in self.policies.guards:
-            trouble, told = guard.trouble, self._told.get(id(guard), 0)
-            if trouble.times > told and trouble.times >= 2 * told:  # at first, and then ever more seldom
-                self._told[id(guard)] = trouble.times
+            trouble, logged = guard.trouble, self._logged.get(id(guard), 0)
+            if trouble.times > logged and trouble.times >= 2 * logged:  # at first, and then ever more seldom
+                self._logged[id(guard)] = trouble.times
                 log.warning("plugin failed", plugin=guard.name, times=trouble.times, error=trouble.last)
 
     async def run(self) -> None:
         """Look for ever."""
         while True:
             await asyncio.sleep(POLL_S)
-            await self.look()
-            self.tell_trouble()
+            await self.poll()
+            self.log_trouble()
 
 
 def _mark(path: Path) -> _Mark | None:
-    """What tells a file from its next version; None where there is none."""
+    """A file's version, by its time, size and inode; None if there is no file."""
     try:
-        seen = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return seen.st_mtime_ns, seen.st_size, seen.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _replace(path: Path, raw: bytes) -> None:

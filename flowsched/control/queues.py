@@ -28,7 +28,7 @@ def queue_row(name: str, settings: Mapping[str, Any], before: QueueRow) -> Queue
 
     Args:
         name: Of the queue.
-        settings: What changes. The kind of each value has been checked where it arrived.
+        settings: The new values. The kind of each value has been checked where it arrived.
         before: The row as it is.
 
     Raises:
@@ -84,13 +84,13 @@ def _beyond(tree: Mapping[str, QueueRow], parent: str, resource: str, row: Queue
     most = min(above.guarantee.get(resource) or together, above.cap.get(resource, together))
     if together <= most:
         return None
-    said = " + ".join(f"{other.name} {quantity(resource, other.guarantee[resource])}" for other in parts)
+    sum_text = " + ".join(f"{other.name} {quantity(resource, other.guarantee[resource])}" for other in parts)
     whole = f" = {quantity(resource, together)}" if len(parts) > 1 else ""
     if row.name == parent:
-        expected = f"at least what the queues below it are guaranteed: {said}{whole}"
+        expected = f"at least what the queues below it are guaranteed: {sum_text}{whole}"
         return Fault(f"$.guarantee.{resource}", quantity(resource, most), expected)
     bound = f"at most {quantity(resource, most)}, which {parent} has"
-    expected = f"all queues below {parent} together to be guaranteed {bound}: {said}{whole}"
+    expected = f"all queues below {parent} together to be guaranteed {bound}: {sum_text}{whole}"
     return Fault(f"$.guarantee.{resource}", quantity(resource, row.guarantee[resource]), expected)
 
 

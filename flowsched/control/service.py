@@ -114,7 +114,7 @@ AT: Final = " at "
 
 
 def no_stage(workflow: str, stage: str, spec: WorkflowSpec) -> str:
-    """What to say where a workflow has no stage of that name."""
+    """The message that a workflow has no stage of that name."""
     return f"workflow {workflow}: {no_such('stage', stage, (each.name for each in spec.stages))}"
 
 
@@ -142,7 +142,7 @@ OUTAGE_S: Final = 1.0
 #: How long a command's answer waits for the leader; it is durable anyway.
 CARRIED_OUT_S: Final = 5.0
 #: So often it looks into the database meanwhile: another process may have begun to lead.
-LOOK_AGAIN_S: Final = 1.0
+RECHECK_S: Final = 1.0
 
 
 def refusal_of(row: WorkflowRow, kind: str) -> str:
@@ -194,7 +194,7 @@ class Service:
         self._refusal = refusal
         self._replicated = replicated
         self._leader_url: str | None = None
-        self._leader_looked_ms = 0
+        self._leader_read_ms = 0
         self._database = database
         self._reads = Workflows(database)
         self._runs = EngineRuns(database, memory=self._state, clock=clock)
@@ -222,7 +222,7 @@ class Service:
         self._turn = asyncio.Lock()  #: of one long read over memory, for one slice
         self._new_id = new_id
         self._failpoint = failpoint
-        self.draining = Draining(database, nodes=self.nodes, tell=leader.drain_changed, clock=clock)
+        self.draining = Draining(database, nodes=self.nodes, notify=leader.drain_changed, clock=clock)
         self.tes = TesService(
             TesTasks(database), self._admission, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
@@ -419,7 +419,7 @@ class Service:
             )
 
     async def _live_stages(self, workflow: str) -> dict[int, views.LiveStage]:
-        """What memory knows of the stages of a workflow that lives here and have not ended, some at a time.
+        """Memory's counts and reasons of a live workflow's stages that have not ended, some at a time.
 
         A step in a thread is not waited for: the database answers for the stages that are missing here.
         """
@@ -436,8 +436,8 @@ class Service:
                     facts, steps = Facts(state, run), dispatcher.steps
                 for stage in run.stages[first : first + EXPLAINED]:
                     if not stage.state.terminal:
-                        told = stage_reason(facts, stage, now)
-                        found[stage.number] = views.LiveStage(stage.counted(), told)
+                        reason = stage_reason(facts, stage, now)
+                        found[stage.number] = views.LiveStage(stage.counted(), reason)
                 first += EXPLAINED
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
@@ -469,7 +469,7 @@ class Service:
     ) -> CancelledView:
         """Cancel several workflows in one transaction and one step, and runs with their calls.
 
-        Those that cannot be cancelled are named, with the reason.
+        The answer names the workflows that cannot be cancelled, with the reason.
         """
         rows = await self._reads.some(workflows)
         refused = {
@@ -496,11 +496,11 @@ class Service:
         cancels = kind == "cancel"
         specs = [await self._documents.spec(row.id) for row in rows] if cancels else []
         asked = [row.id for row in rows if not (cancels and RunState(row.state) is RunState.CANCELLED)]
-        await self._tell_leader(asked, kind, body)
+        await self._command_leader(asked, kind, body)
         for row, spec in zip(rows, specs, strict=False):
             await self._leave(row.id, spec)
 
-    async def _tell_leader(self, workflows: Sequence[str], kind: str, body: Mapping[str, Any]) -> None:
+    async def _command_leader(self, workflows: Sequence[str], kind: str, body: Mapping[str, Any]) -> None:
         now = self._clock()
         numbers = await asyncio.gather(*(self._writer.command(each, kind, body, now) for each in workflows))
         if numbers:
@@ -524,7 +524,7 @@ class Service:
         with suppress(TimeoutError):
             async with asyncio.timeout(CARRIED_OUT_S):
                 while waits and self._leader.intake is not None:
-                    if await self._history.carried_out(waits[0], LOOK_AGAIN_S):
+                    if await self._history.carried_out(waits[0], RECHECK_S):
                         waits.popleft()
                         continue
                     open_ = {command.id for command in await self._reads.commands()}
@@ -678,7 +678,7 @@ class Service:
                 f"(`flowsched cancel {workflow}`)"
             )
         if TaskState[view.state] not in TERMINAL:
-            await self._tell_leader(
+            await self._command_leader(
                 [workflow], "cancel_task", {"stage": stage, "index": index, **(body or {})}
             )
         elif view.reason != CANCELLED:
@@ -941,7 +941,7 @@ class Service:
         until: str | None = None,
         queue: str | None = None,
     ) -> UsageView:
-        """What workflows held. Every process answers it from the database."""
+        """The resources that workflows used. Every process answers it from the database."""
         now = self._clock()
         begin, end = views.time_before(since, now), views.time_before(until, now, end_of_day=True)
         sums = await self._accounting.sums(by, since_ms=begin, until_ms=end, queue=queue)
@@ -1011,10 +1011,10 @@ class Service:
         if self._leader.leadership.epoch or not self._replicated:
             return None
         now = self._clock()
-        if now - self._leader_looked_ms > LEADER_MS:
+        if now - self._leader_read_ms > LEADER_MS:
             holding = await Lease(self._database).look()
             self._leader_url = holding.holder.partition(AT)[2] or None
-            self._leader_looked_ms = now
+            self._leader_read_ms = now
         return self._leader_url
 
     def live(self) -> tuple[bool, str]:

@@ -131,9 +131,9 @@ def _from_memory(
     """The next rows of a run that lives here. Only stages that hold such tasks are looked at."""
     first, index = at
     counts = run.counts[first : None if stage is None else stage + 1]
-    held = counts.any(axis=1) if wanted is None else counts[:, wanted]
+    matching = counts.any(axis=1) if wanted is None else counts[:, wanted]
     found: list[TaskWrite] = []
-    for number in (np.flatnonzero(held) + first).tolist():
+    for number in (np.flatnonzero(matching) + first).tolist():
         start = index if number == first else 0
         found += _of_stage(state, run, run.stages[number], start, most - len(found), wanted)
         if len(found) == most:

@@ -110,7 +110,7 @@ class Live(msgspec.Struct, frozen=True):
 
 
 def live(state: EngineState | None, ident: str) -> Live | None:
-    """What memory says of a task; None if it is not there, or has ended."""
+    """A task as memory has it; None if it is not there, or has ended."""
     run = None if state is None else state.work.runs.get(ident)
     if state is None or run is None or run.state.terminal:
         return None
@@ -144,7 +144,7 @@ log = get_logger(__name__)
 #: For so long a body that says nothing of its own (no description, no tags) is taken for a repeat of the same one before it.
 REPEAT_MS: Final = 60_000
 #: Bodies kept in memory: each poll of a task in full shows it.
-_KEPT_BYTES: Final = 64 << 20
+_REMEMBERED_BYTES: Final = 64 << 20
 _HEARD: Final = 200_000
 #: A page of a list ends after so many bytes, however many tasks were asked for.
 _PAGE_BYTES: Final = 16 << 20
@@ -154,7 +154,7 @@ _BODY: Final = "tes\nbody\n"
 
 
 class _Known(msgspec.Struct):
-    """What is remembered of a task, so that a poll decodes nothing."""
+    """The answer about a task, remembered so that a poll decodes nothing."""
 
     created_ms: int
     full: bytes
@@ -167,7 +167,7 @@ class _Known(msgspec.Struct):
 class Known:
     """Tasks that were asked for lately, up to so many bytes of what their clients sent."""
 
-    def __init__(self, most_bytes: int = _KEPT_BYTES) -> None:
+    def __init__(self, most_bytes: int = _REMEMBERED_BYTES) -> None:
         self._most = most_bytes
         self._bytes = 0
         self._tasks: OrderedDict[str, _Known] = OrderedDict()
@@ -204,7 +204,7 @@ class TesPage(msgspec.Struct, frozen=True):
 
 
 class TesService:
-    """What the routes of GA4GH TES ask. Views are MINIMAL, BASIC and FULL."""
+    """Answers the routes of GA4GH TES. Views are MINIMAL, BASIC and FULL."""
 
     def __init__(
         self,
@@ -283,11 +283,11 @@ class TesService:
         return await aside(size, workflow_of, task, call=call)
 
     def _key(
-        self, task: Task, raw: bytes, client: str, given: str | None, now: int
+        self, task: Task, raw: bytes, client: str, idempotency_key: str | None, now: int
     ) -> tuple[str, Repeats | None]:
         """Under which key a create is one and the same, and for how long."""
-        if given is not None:
-            return _KEY + given, None
+        if idempotency_key is not None:
+            return _KEY + idempotency_key, None
         digest = hashlib.sha256(b"\0".join((client.encode("utf-8", "replace"), raw))).hexdigest()
         unique = bool((task.description or "").strip()) and bool(task.labels)
         return _BODY + digest, Repeats(now - REPEAT_MS, unique, self._heard)
@@ -304,7 +304,7 @@ class TesService:
         known = self._known.get(ident)
         if known is not None:
             self._hear(ident)
-            if known.ended or self._look(ident, view, known):
+            if known.ended or self._answer_live(ident, view, known):
                 return self._shown(ident, view, known)
         try:
             row = await self._reads.get(ident, body=known is None)
@@ -332,7 +332,7 @@ class TesService:
         logs = answers.with_notes(known.logs, known.state, why)
         return _shown(ident, view, known, logs)
 
-    def _look(self, ident: str, view: str, known: _Known) -> bool:
+    def _answer_live(self, ident: str, view: str, known: _Known) -> bool:
         """Answer from memory, if it knows all that the view shows."""
         found = live(self._memory(), ident)
         if found is None or (found.attempt > 0 and view != "MINIMAL"):
@@ -478,7 +478,7 @@ _AT_ONCE: Final = 500
 async def keep_ends(database: Database, before_ms: int) -> int:
     """Keep the ends of tasks of workflows that ended before a time. These may then be removed. Returns how many tasks."""
     reads = TesTasks(database)
-    kept = 0
+    saved = 0
     while rows := await reads.expiring(before_ms, _AT_ONCE):
         tries = await reads.attempts([row.id for row in rows])
         finals = []
@@ -487,8 +487,8 @@ async def keep_ends(database: Database, before_ms: int) -> int:
             logs = logs_of(row, tries[row.id], state)
             finals.append((row.id, state, msgspec.json.encode(logs).decode()))
         await reads.keep(finals)
-        kept += len(finals)
-    return kept
+        saved += len(finals)
+    return saved
 
 
 async def forget_ends(database: Database, before_ms: int, now_ms: int) -> int:

@@ -57,7 +57,7 @@ def is_header(text: str | None) -> bool:
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What spans of one workflow need of its rows, and where they belong.
+    """The rows of one workflow that its spans need, and where the spans belong.
 
     Args:
         row: The workflow.
@@ -137,7 +137,7 @@ class Tracing:
             await self._news.wait()
             self._news.clear()
             waiting, self._waiting = self._waiting, []
-            known = {name: await self._look_up(name) for name in {row.workflow for row in waiting}}
+            known = {name: await self._lookup(name) for name in {row.workflow for row in waiting}}
             self.dropped += await asyncio.to_thread(self._make, waiting, known)
             if self.dropped > logged:
                 log.warning("spans were dropped", now=self.dropped - logged, since_start=self.dropped)
@@ -148,7 +148,7 @@ class Tracing:
         self._finishing = True
         self._news.set()
 
-    async def _look_up(self, workflow: str) -> _Known | None:
+    async def _lookup(self, workflow: str) -> _Known | None:
         if workflow not in self._known:
             try:
                 row, stages = await self._reads.get(workflow), await self._reads.stages(workflow)
@@ -163,9 +163,11 @@ class Tracing:
     def _placed(self, row: WorkflowRow, stages: Mapping[int, str]) -> _Known:
         digest = hashlib.sha256(row.id.encode()).digest()
         own = int.from_bytes(digest[16:24], "big") or 1
-        given = _HEADER.fullmatch(row.labels.get(LABEL, ""))
-        if given is not None:
-            return _Known(row, stages, int(given[1], 16), int(given[2], 16), own, bool(int(given[3], 16) & 1))
+        header = _HEADER.fullmatch(row.labels.get(LABEL, ""))
+        if header is not None:
+            return _Known(
+                row, stages, int(header[1], 16), int(header[2], 16), own, bool(int(header[3], 16) & 1)
+            )
         trace = int.from_bytes(digest[:16], "big") or 1
         decision = self._provider.sampler.should_sample(None, trace, row.name).decision
         return _Known(row, stages, trace, 0, own, decision.name == "RECORD_AND_SAMPLE")
@@ -270,7 +272,7 @@ def wanted(environment: Mapping[str, str]) -> bool:
     return any(environment.get(f"OTEL_EXPORTER_OTLP_{name}") for name in ("ENDPOINT", "TRACES_ENDPOINT"))
 
 
-def _provider(told: NextIds, environment: Mapping[str, str]) -> TracerProvider:
+def _provider(next_ids: NextIds, environment: Mapping[str, str]) -> TracerProvider:
     """A provider as the environment configures it.
 
     Raises:
@@ -284,10 +286,10 @@ def _provider(told: NextIds, environment: Mapping[str, str]) -> TracerProvider:
 
     class _Ids(RandomIdGenerator):
         def generate_trace_id(self) -> int:
-            return told.ids[0] if told.ids is not None else super().generate_trace_id()
+            return next_ids.ids[0] if next_ids.ids is not None else super().generate_trace_id()
 
         def generate_span_id(self) -> int:
-            return told.ids[1] if told.ids is not None else super().generate_span_id()
+            return next_ids.ids[1] if next_ids.ids is not None else super().generate_span_id()
 
     named = environment.get("OTEL_SERVICE_NAME") or "service.name=" in environment.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""

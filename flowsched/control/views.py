@@ -144,7 +144,7 @@ def workflow_view(
 
 
 class LiveStage(msgspec.Struct, frozen=True):
-    """What memory knows of a stage that has not ended: its tasks by state, and why they wait."""
+    """A stage that has not ended, as memory has it: its tasks by state, and why they wait."""
 
     counts: dict[str, int]
     waiting: Explanation | None
@@ -182,7 +182,7 @@ def stage_view(row: StageRow, spec: WorkflowSpec, graph: StageGraph, live: LiveS
 
 
 def stage_sums(totals: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """What the tasks of a stage waited for, moved and held, as the fields of `StageView`."""
+    """The sums of a stage's tasks (waits, moved bytes, used resources), as the fields of `StageView`."""
 
     def of(name: str) -> int:
         return sum(each.get(name, 0) for each in totals)
@@ -203,7 +203,7 @@ _SHARD: Final = re.compile(r"(?<=/)?/\d+(?=$| )")
 def cache_views(
     rows: Sequence[Found], spec: WorkflowSpec, ran: Collection[tuple[int, int]]
 ) -> list[CacheView]:
-    """What look-ups found, alike ones together. A name of another shard loses its number: "w1/align/3" is "w1/align".
+    """The results of look-ups, alike ones together. A name of another shard loses its number: "w1/align/3" is "w1/align".
 
     Args:
         rows: The look-ups.
@@ -293,7 +293,7 @@ Waited: TypeAlias = tuple[int | None, int | None]
 def untouched_row(
     workflow: str, stage: int, index: int, state: TaskState, when: Waited = (None, None)
 ) -> TaskWrite:
-    """What stands for a task that has no row. `when`: as `waited` tells."""
+    """The row of a task that has none yet. `when`: as `waited` returns it."""
     ready_ms, ended_ms = when
     return TaskWrite(
         workflow, stage, index, int(state), 0, None, 0, 0, "", None, ready_ms, None, None, None, None, ended_ms,
@@ -318,7 +318,7 @@ def waited(tasks: int, totals: Mapping[str, int], started_ms: int | None, ended_
 
 
 class _Report(msgspec.Struct):
-    """What is shown here of the JSON of a `ContainerReport`."""
+    """The fields of a `ContainerReport`'s JSON that views show."""
 
     images: list[ImageView] = []
 
@@ -340,7 +340,7 @@ def attempt_view(row: AttemptRow) -> AttemptView:
 
 
 class _Asked(msgspec.Struct):
-    """What is read here of a launch order (`executor.protocol.Pod`)."""
+    """The fields of a launch order (`executor.protocol.Pod`) that views show."""
 
     cpu_millicores: int = 0
     memory_bytes: int = 0
@@ -414,18 +414,18 @@ def _placed_text(node: str, choice: ChoiceView | None) -> str:
         return f"{node}: why was not kept"
     if not choice.cost_ms:
         return f"{node}: no data to bring and no other cost, so packing decided among the nodes with room"
-    said = [
+    parts = [
         f"{node}: {_terms_text(choice.cost_ms)}" + (", copied before it started" if choice.staged else "")
     ]
     for other in choice.others:
         terms = _terms_text(other.cost_ms)
-        said.append(f"{other.node}: {terms}, full" if other.full else f"{other.node}: {terms}")
-    return "; ".join(said)
+        parts.append(f"{other.node}: {terms}, full" if other.full else f"{other.node}: {terms}")
+    return "; ".join(parts)
 
 
 def _terms_text(terms: Mapping[str, int]) -> str:
-    told = {name: ms for name, ms in terms.items() if ms} or dict(list(terms.items())[:1])
-    return ", ".join(f"{name} {format_duration(ms) if ms else '0s'}" for name, ms in told.items())
+    priced = {name: ms for name, ms in terms.items() if ms} or dict(list(terms.items())[:1])
+    return ", ".join(f"{name} {format_duration(ms) if ms else '0s'}" for name, ms in priced.items())
 
 
 def output_view(row: OutputWrite, state: EngineState | None) -> OutputView:
@@ -478,7 +478,7 @@ def limits(axes: tuple[str, ...], values: tuple[int, ...] | None) -> dict[str, i
 
 
 def _others(node: NodeInfo) -> dict[str, int]:
-    """What other programs were measured to use of a node, where it counts."""
+    """The measured use of a node by other programs, where it counts."""
     busy = {
         "disk": node.disk_busy_rate,
         "network_in": node.nic_in_busy_rate,
@@ -495,11 +495,11 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
         state.cluster.catalogue.caches,
     )
     drains = state.cluster.drains
-    held = np.zeros(len(snapshot), dtype=np.int64)
+    cached_bytes = np.zeros(len(snapshot), dtype=np.int64)
     datasets = np.zeros(len(snapshot), dtype=np.int64)
     for dataset in range(len(catalogue)):
         for node in catalogue.nodes_of(dataset):
-            held[node] += catalogue.sizes[dataset]
+            cached_bytes[node] += catalogue.sizes[dataset]
             datasets[node] += 1
     running, starting = [0] * len(snapshot), [0] * len(snapshot)
     gangs: list[dict[str, int]] = [{} for _ in snapshot.names]
@@ -522,7 +522,7 @@ def node_views(state: EngineState, flows: Mapping[str, tuple[int, int]]) -> list
             starting=starting[at],
             running=running[at],
             gangs=gangs[at],
-            cache_bytes=int(held[at]),
+            cache_bytes=int(cached_bytes[at]),
             cache_limit_bytes=0 if caches is None or at not in caches.of else caches.of[at].limit,
             evicted_bytes=0 if caches is None else caches.evicted_bytes[at],
             refetched_bytes=0 if caches is None else caches.refetched_bytes[at],
@@ -575,7 +575,7 @@ def task_position(token: str | None) -> tuple[int, int]:
 _NAMED: Final = 3
 #: Resource -> the axis's units in one core, GiB or GPU, and the word for it.
 _IDLE_UNITS: Final = {"cpu": (1000, "cores"), "memory": (1 << 30, "GiB of memory"), "gpu": (1000, "GPUs")}
-_SAID: Final = {
+_CAUSE_WORDS: Final = {
     Cause.NO_DEMAND: "no demand",
     Cause.FRAGMENTATION: "fragmentation",
     Cause.RESERVED: "reserved",
@@ -588,7 +588,7 @@ _SAID: Final = {
 
 
 def idle_room_of(state: EngineState) -> IdleRoom:
-    """What is idle now, and what the last cycle refused: `split` says why. Takes 6 ms for 10,000 nodes and 1,000 groups."""
+    """The idle room now, and the groups that the last cycle refused. Takes 6 ms for 10,000 nodes and 1,000 groups."""
     refused = state.round.refused
     waiting = [(refused[key], reason) for key, reason in state.round.reasons.items() if key in refused]
     names = {key: group.name for key, group in refused.items()}
@@ -620,10 +620,10 @@ def _who(found: Split, axis: int, unit: int) -> dict[str, dict[str, float]]:
     named: dict[str, dict[str, float]] = {}
     largest = sorted(found.blame.items(), key=lambda item: (-item[1][axis], item[0]))
     for (cause, name), amount in largest:
-        told = named.setdefault(cause.name.lower(), {})
-        if name and amount[axis] and len(told) < _NAMED:
-            told[name] = _amount(int(amount[axis]), unit)
-    return {cause: told for cause, told in named.items() if told}
+        by_name = named.setdefault(cause.name.lower(), {})
+        if name and amount[axis] and len(by_name) < _NAMED:
+            by_name[name] = _amount(int(amount[axis]), unit)
+    return {cause: by_name for cause, by_name in named.items() if by_name}
 
 
 def _amount(amount: int, unit: int) -> float:
@@ -639,18 +639,18 @@ def _sentence(name: str, view: IdleView) -> str:
         percent = round(100 * view.causes.get(key, 0.0) / view.idle)
         if percent:
             who = ", ".join(view.who.get(key, {}))
-            parts.append(f"{percent} % {_SAID[cause]}" + (f" ({who})" if who else ""))
+            parts.append(f"{percent} % {_CAUSE_WORDS[cause]}" + (f" ({who})" if who else ""))
     word = _IDLE_UNITS[name][1]
     return f"{name}: {view.idle:.1f} of {view.capacity:.1f} {word} are idle; of these {', '.join(parts)}"
 
 
 # ---- queues ----
 #
-# What each has, deserves, asks for and has used of late, and which of its settings contradict others.
+# The use, share, demand and past use of each queue, and which of its settings contradict others.
 
 
 class _Own(msgspec.Struct):
-    """What a queue's own groups are doing."""
+    """Counts of a queue's own groups."""
 
     asked: list[int]  #: (R,) of tasks that are ready and not placed
     waiting: int = 0
@@ -661,7 +661,7 @@ class _Own(msgspec.Struct):
 def queue_views(state: EngineState) -> list[QueueView]:
     """All queues: those configured (and those they are below), those in use, and `default`."""
     snapshot, tree = state.cluster.snapshot, state.policy.queues
-    axes, own = len(snapshot.axes), _looked_through(state)
+    axes, own = len(snapshot.axes), _own_groups(state)
     names = dict.fromkeys(queue.name for queue in tree)
     names |= dict.fromkeys(sorted(own.keys() | {"default"} | set(snapshot.paying_queues) - {""}))
     for name in list(names):
@@ -731,7 +731,7 @@ def deserved(tree: QueueTree, busy: Iterable[str], total: Sequence[int]) -> dict
 
 
 def warnings(tree: QueueTree, queue: Queue, axes: Sequence[str], total: Sequence[int]) -> list[str]:
-    """What a queue's settings promise and cannot keep, with numbers; they are kept as far as they can be."""
+    """The settings of a queue that cannot be met, with numbers; the scheduler meets them as far as it can."""
     found = []
     for axis, (name, whole) in enumerate(zip(axes, total, strict=False)):
         own = (queue.guarantee or ())[axis : axis + 1]
@@ -750,8 +750,8 @@ def warnings(tree: QueueTree, queue: Queue, axes: Sequence[str], total: Sequence
     return found
 
 
-def _looked_through(state: EngineState) -> dict[str, _Own]:
-    """What the own groups of each queue that has any are doing."""
+def _own_groups(state: EngineState) -> dict[str, _Own]:
+    """Count the own groups of each queue that has any."""
     axes = len(state.cluster.snapshot.axes)
     found: dict[str, _Own] = {}
     for run in state.work.runs.values():
@@ -809,9 +809,9 @@ def _users(state: EngineState) -> dict[str, list[QueueUserView]]:
     faded = usage.faded()
     found: dict[str, list[QueueUserView]] = {}
     for payer in sorted({*faded, *usage.payers()}):
-        held, past = usage.of_payer(payer), faded.get(payer, ())
+        used, past = usage.of_payer(payer), faded.get(payer, ())
         view = QueueUserView(
-            user=payer.user, used=amounts(axes, tuple(held)), recent=amounts(axes, tuple(past))
+            user=payer.user, used=amounts(axes, tuple(used)), recent=amounts(axes, tuple(past))
         )
         if payer.queue and (view.used or view.recent):
             found.setdefault(payer.queue, []).append(view)
@@ -866,7 +866,7 @@ def _is_date(text: str) -> bool:
 def usage_view(
     by: str, since_ms: int | None, until_ms: int | None, queue: str | None, sums: Sequence[UsageSum]
 ) -> UsageView:
-    """What workflows held, with the sum of all rows."""
+    """The resources that workflows used, with the sum of all rows."""
     total = [sum(column) for column in zip(*(row[1:] for row in sums), strict=True)]
     return UsageView(
         by=by,

@@ -16,7 +16,7 @@ from flowsched.app import Settings, assembled, running
 from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.objects.pod_requests import Hints, hints_of
 from flowsched.cluster.local.settings import LocalSettings
-from flowsched.control.extender import BINDING, DISK, HELD, PROMISED, Extender, _points, scores
+from flowsched.control.extender import BINDING, DISK, PROMISED, TO_COME, Extender, _points, scores
 from flowsched.errors import InvalidRequest
 from flowsched.executor.constraints import Rules
 from flowsched.executor.foreign import (
@@ -111,14 +111,14 @@ def promised() -> Scene:
 def test_room_that_is_held_for_executors_is_not_given_away() -> None:
     """kube-scheduler sees three free cores beside the driver; two of them are spoken for."""
     scene = driver()
-    assert refused(scene, pod("2")) == {"n0": HELD}
+    assert refused(scene, pod("2")) == {"n0": TO_COME}
     assert refused(scene, pod("1")) == {}
 
 
 def test_a_pod_that_asks_for_nothing_that_is_held_may_go_anywhere() -> None:
     """Best effort takes no room."""
     scene = driver(4)
-    assert refused(scene, pod("1")) == {"n0": HELD}
+    assert refused(scene, pod("1")) == {"n0": TO_COME}
     assert refused(scene, pod(None)) == {}
 
 
@@ -162,7 +162,7 @@ def test_of_several_reasons_the_one_that_lasts_is_said() -> None:
     scene = driver()
     scene.tell(GroupSeen(ForeignGroup("h", "ns", "job")), waits("x", "h"))
     assert [order.node for order in scene.last.binds] == ["n0"]
-    assert refused(scene, pod("1")) == {"n0": HELD}
+    assert refused(scene, pod("1")) == {"n0": TO_COME}
 
 
 def test_a_full_node_is_none_of_our_business() -> None:
@@ -261,9 +261,9 @@ def test_a_policy_without_io_budgets_refuses_nothing_for_them() -> None:
 def test_what_the_cluster_itself_needs_is_let_pass() -> None:
     """Pods of DaemonSets (our agents!) and those whose priority is critical."""
     scene = driver(4)
-    assert refused(scene, pod("1", owner="ReplicaSet")) == {"n0": HELD}
+    assert refused(scene, pod("1", owner="ReplicaSet")) == {"n0": TO_COME}
     assert refused(scene, pod("1", owner="DaemonSet")) == {}
-    assert refused(scene, pod("1", priority=1_999_999_999)) == {"n0": HELD}
+    assert refused(scene, pod("1", priority=1_999_999_999)) == {"n0": TO_COME}
     assert refused(scene, pod("1", priority=2_000_000_000)) == {}
 
 
@@ -516,7 +516,7 @@ async def test_the_leader_answers_from_its_memory(tmp_path: Path) -> None:
         Settings(port=0, root=tmp_path, log_level="error", local=LocalSettings(nodes=2))
     ) as up:
         (first, second) = (view.name for view in await up.service.nodes())
-        up.service._leader.dispatcher.tell(
+        up.service._leader.dispatcher.report(
             [ReplicaSeen("s3://lab/reads", second, GB)]
         )  # fits a nearly full disk
         await up.service._leader.dispatcher.settled()

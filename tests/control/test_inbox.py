@@ -17,7 +17,7 @@ async def waited_s(inbox: Inbox) -> float:
     inbox.put([Tick()], quiet=False)
     began = loop.time()
     await inbox.wait(None)
-    assert len(inbox.take()) == 1
+    assert len(inbox.collect()) == 1
     return loop.time() - began
 
 
@@ -43,4 +43,4 @@ async def test_events_right_after_a_step_are_stepped_together(monkeypatch: pytes
     assert not waiting.done()
     inbox.put([Tick()], quiet=False)
     await waiting
-    assert len(inbox.take()) == 2
+    assert len(inbox.collect()) == 2

@@ -40,7 +40,7 @@ async def test_a_standby_on_another_root_names_the_leaders_url(
             early = standby.not_leading("the lease")
             assert type(early) is Unavailable
             assert str(early) == "this process does not lead yet: the lease; ask again in a moment"
-            taking = asyncio.create_task(standby.take())
+            taking = asyncio.create_task(standby.lead())
             while not standby.standing_by:
                 await asyncio.sleep(0.01)
             taking.cancel()

@@ -112,7 +112,7 @@ class Cluster:
     async def tell(self, *events: Any) -> None:
         """The engine hears something of the cluster."""
         dispatcher = self.up.service._leader.dispatcher
-        dispatcher.tell(events)
+        dispatcher.report(events)
         await dispatcher.settled()
 
 

@@ -488,7 +488,7 @@ async def test_an_outage_of_the_database_is_no_news_of_plans(monkeypatch: pytest
         async def rank_ms(self, call: object, labels: object) -> int | None:
             raise AssertionError
 
-    monkeypatch.setattr("flowsched.control.planning.plans.LOOK_S", 0.0)
+    monkeypatch.setattr("flowsched.control.planning.plans.POLL_S", 0.0)
     with structlog.testing.capture_logs() as told, pytest.raises(asyncio.CancelledError):
         await LateRanks(Away(), lambda: None).run()
     assert [(line["log_level"], line["error"]) for line in told] == [

@@ -108,16 +108,16 @@ async def test_cromwell_is_asked_how_a_run_has_ended(
         for going_on in (None, "Running", "Aborting"):
             if going_on is not None:
                 fake.statuses[RUN] = going_on
-            await one.service.engine_ends.look(every=True)
+            await one.service.engine_ends.poll(every=True)
             assert (await one.service.workflow(RUN)).state == "ENGINE"
             assert not waiting.done()
         fake.statuses[RUN] = status
-        await one.service.engine_ends.look(every=True)
+        await one.service.engine_ends.poll(every=True)
         await asyncio.wait_for(waiting, 10)
         view = await one.service.workflow(RUN)
         assert (view.state, view.reason, await listed(one, state)) == (state, reason, [RUN])
         asked = len(fake.asked)
-        await one.service.engine_ends.look(every=True)
+        await one.service.engine_ends.poll(every=True)
         assert len(fake.asked) == asked
 
 
@@ -133,7 +133,7 @@ async def test_cromwell_is_not_asked_for_a_run_whose_tasks_live(tmp_path: Path) 
         await send(one, over_tes("call-a", RUN, "w.a", **huge))
         while (await one.service.workflow(RUN)).state != "QUEUED":
             await asyncio.sleep(0.01)
-        await one.service.engine_ends.look(every=True)
+        await one.service.engine_ends.poll(every=True)
         assert not [path for path in fake.asked if path.endswith("/status")]
 
 

@@ -163,7 +163,7 @@ async def _fails_and_lives(tmp_path: Path) -> None:
         wild = next(each for each in await client.plugins() if each.name == "wild")
         assert wild.failures >= 1
         assert wild.last_failure == "AttributeError: 'Snapshot' object has no attribute 'nothing' (wild.py:4)"
-        here.service.policies.book.tell_trouble()
+        here.service.policies.book.log_trouble()
         await client.put_profile("name: plain")
         done = await client.wait(run.id, timeout=300)
         assert done.state == "SUCCEEDED"
@@ -222,7 +222,7 @@ async def test_what_is_applied_is_written_to_the_profile_file(tmp_path: Path) ->
     assert file.read_bytes() == b"# mine\nname: second\n"
     assert (file.stat().st_mode & 0o777, os.listdir(folder)) == (0o640, ["profile.yaml"])
     assert ProfileBook(path=file, clock=lambda: 8).profile.name == "second"
-    assert (await book.look(), book.kept) == (False, True)
+    assert (await book.poll(), book.persists) == (False, True)
     book.path = tmp_path / "gone" / "profile.yaml"
     with pytest.raises(Conflict, match=r"cannot be written .No such file or directory.: change it where"):
         await book.apply(b"name: third\n")
@@ -235,10 +235,10 @@ async def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     file.write_text("name: first\n")
     book = ProfileBook(path=file, clock=lambda: 7)
     file.write_text("name: second\n")
-    assert (await book.look(), book.profile.name) == (False, "first")
+    assert (await book.poll(), book.profile.name) == (False, "first")
     file.write_text("name: second\nwindow: 3\n")
-    assert (await book.look(), book.profile.name) == (False, "first")
-    assert (await book.look(), book.profile.name, book.profile.window) == (True, "second", 3)
+    assert (await book.poll(), book.profile.name) == (False, "first")
+    assert (await book.poll(), book.profile.name, book.profile.window) == (True, "second", 3)
 
 
 def test_a_service_does_not_start_with_a_wrong_profile(tmp_path: Path) -> None:

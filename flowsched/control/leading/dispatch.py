@@ -1,6 +1,6 @@
 """The dispatcher: step, commit, act. Woken by events, with a short pause between two steps; the only writer of engine state.
 
-Order matters and is all there is to crash safety: step -> commit -> keep -> executor. What the executor is asked for has been
+Order matters and is all there is to crash safety: step -> commit -> keep -> executor. Each order to the executor has been
 durable before; a crash in between is healed by recovery, which asks the executor what became of every open intent.
 """
 
@@ -27,7 +27,7 @@ from flowsched.workflow.spec import WorkflowSpec
 
 log = get_logger(__name__)
 
-#: Between two steps: a stage's thousand ends need not be a thousand commits. What comes after a longer pause is stepped at once,
+#: Between two steps: a stage's thousand ends need not be a thousand commits. An event after a longer pause is stepped at once,
 #: since a slot is idle from the end of its task until the step.
 DEBOUNCE_S: Final = 0.003
 #: Events that let no group start need no step of their own so soon: a commit costs as much as a hundred of them.
@@ -79,7 +79,7 @@ class Inbox:
         elif self._later is None:
             self._later = asyncio.get_running_loop().call_later(QUIET_S, self._wake.set)
 
-    def take(self) -> list[EngineEvent]:
+    def collect(self) -> list[EngineEvent]:
         """All that wait; the step that takes them in ends with `taken`."""
         events, self._events = self._events, []
         self._under_way = len(events)
@@ -206,11 +206,11 @@ class Dispatcher:
         self._inbox = Inbox()
         self._thread = StateThread()
         self._now = 0
-        self._told: object = None  #: the reasons that were published last
+        self._published: object = None  #: the reasons that were published last
         self._holds: tuple[Hold, ...] = ()  #: the room that other schedulers were last kept from
         self.changing = asyncio.Lock()  #: held from a step's beginning until its changes are kept or undone
 
-    def tell(self, events: Sequence[EngineEvent]) -> None:
+    def report(self, events: Sequence[EngineEvent]) -> None:
         """Something happened. Never blocks; the events are applied in order, soon."""
         self._inbox.put(events, quiet=all(map(self._is_quiet, events)))
 
@@ -242,7 +242,7 @@ class Dispatcher:
     async def _round(self) -> int | None:
         """One step with what has come; returns when the next one is due. Nothing of it is held while there is nothing to do."""
         await self.before_step()
-        events = self._inbox.take()
+        events = self._inbox.collect()
         self.busy_since = self._clock()
         began = time.perf_counter()
         result = await self.once(events or [Tick()])
@@ -352,8 +352,8 @@ class Dispatcher:
         """
         await self._failpoint("drop.before")
         gone = await asyncio.gather(*(self._delete(drop) for drop in drops))
-        kept = [drop for drop, went in zip(drops, gone, strict=True) if not went]
-        self.tell([ReplicaSeen(drop.uri, drop.node, drop.size_bytes) for drop in kept])
+        remaining = [drop for drop, went in zip(drops, gone, strict=True) if not went]
+        self.report([ReplicaSeen(drop.uri, drop.node, drop.size_bytes) for drop in remaining])
         await self._failpoint("drop.after")
 
     async def _delete(self, drop: Drop) -> bool:
@@ -381,10 +381,10 @@ class Dispatcher:
             await self._failpoint("bind.before")
             await binder.bind(result.binds)
             await self._failpoint("bind.after")
-        if self.state.round.reasons is not self._told:
-            self._told = self.state.round.reasons
+        if self.state.round.reasons is not self._published:
+            self._published = self.state.round.reasons
             await binder.publish(list(verdicts(self.state)))
-        held = holds(self.state)
-        if held != self._holds:
-            self._holds = held
-            await binder.hold(held)
+        reserved = holds(self.state)
+        if reserved != self._holds:
+            self._holds = reserved
+            await binder.hold(reserved)

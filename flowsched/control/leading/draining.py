@@ -23,19 +23,19 @@ async def remembered(database: Database) -> list[EngineEvent]:
 
 
 class Draining:
-    """What may be asked about drained nodes."""
+    """Drains nodes, and says which are drained."""
 
     def __init__(
         self,
         database: Database,
         *,
         nodes: Callable[[], Awaitable[list[NodeView]]],
-        tell: Callable[[NodeDrained], Awaitable[None]],
+        notify: Callable[[NodeDrained], Awaitable[None]],
         clock: Callable[[], int],
     ) -> None:
         self._drains = Drains(database)
         self._nodes = nodes
-        self._tell = tell
+        self._notify = notify
         self._clock = clock
 
     async def drain(
@@ -43,7 +43,7 @@ class Draining:
     ) -> NodeView:
         """Nothing new goes to the node from `start` (a time; None = now) on.
 
-        What runs goes on to its end. With `grace_ms`, what has not ended so long after the start is taken away and runs elsewhere.
+        Running pods go on to their ends. With `grace_ms`, pods that have not ended so long after the start run again elsewhere.
 
         Raises:
             NotFound: There is no such node.
@@ -67,7 +67,7 @@ class Draining:
     async def _change(self, name: str, order: DrainOrder | None) -> NodeView:
         await self._one(name)
         await self._drains.put(name, order)
-        await self._tell(NodeDrained(name, order))
+        await self._notify(NodeDrained(name, order))
         return await self._one(name)
 
     async def _one(self, name: str) -> NodeView:

@@ -57,7 +57,7 @@ log = get_logger(__name__)
 #: A term that lasted so long was a good one: what fails after it fails for the first time.
 STEADY_S: Final = 60.0
 Failpoint = Callable[[str], Awaitable[None]]
-#: What makes an event of a change, from the state that it concerns.
+#: Makes an event of a change, from the state that it concerns.
 _Change = Callable[[EngineState], EngineEvent]
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ def _among(error: BaseException, kind: type[BaseException]) -> bool:
     return isinstance(error, kind)
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     """The first real error of a group, for a line of log."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -100,7 +100,7 @@ def queue_from(row: QueueRow, axes: tuple[str, ...]) -> Queue:
 
 
 class TermSettings(msgspec.Struct, frozen=True):
-    """What every term of a leader is told.
+    """The settings of every term of a leader.
 
     Args:
         keep_days: Ended workflows stay for so long.
@@ -167,7 +167,7 @@ class Leader:
         self._changes: list[_Change] = []  #: told while a term recovered
 
     def runtimes(self, names: Collection[str]) -> dict[str, int]:
-        """What was learned of tasks, by the name of their workflow: name -> ms. Nothing where it does not lead."""
+        """Learned runtimes of tasks: name of their workflow -> ms. Empty where this process does not lead."""
         if self.dispatcher is None or not self.dispatcher.at_rest:
             return {}
         return self.dispatcher.state.work.estimates.named(names)
@@ -217,7 +217,7 @@ class Leader:
                 log.info("schema upgraded" if before else "schema made", before=before or None, now=REVISION)
             # The cluster first: a process that it refuses must not take the lease from the one that uses it.
             await start_executor()
-            await leadership.take()
+            await leadership.lead()
             log.info("leading", epoch=leadership.epoch, nodes=len(self.nodes))
             async with task_group() as group:
                 group.create_task(leadership.renew(self._busy_s), name="lease")
@@ -229,7 +229,7 @@ class Leader:
             await leadership.give_back()
 
     async def _terms(self) -> None:
-        """Recover and work. Whatever goes wrong in a term, the next one begins from SQL and the cluster, the only truths.
+        """Recover and work. After any failure the next term begins from SQL and the cluster, the only truths.
 
         A term that ends because the database or a disk is away is no failure: the next one begins when they are back.
         """
@@ -243,16 +243,18 @@ class Leader:
                 if self._monotonic() - begun > STEADY_S:
                     self.failures = 0
                 if _among(error, StaleWrite) or _among(error, OutcomeUnknown):
-                    log.warning("memory and database may disagree, recovering", error=_said(error))
+                    log.warning("memory and database may disagree, recovering", error=_message(error))
                     pause = self._failed()
                 elif _among(error, Unavailable):
-                    log.warning("the database is away, recovering when it is back", error=_said(error))
+                    log.warning("the database is away, recovering when it is back", error=_message(error))
                     pause = FIRST_PAUSE_S
                 else:
                     pause = self._failed()
-                    log.error("a loop failed, recovering", error=_said(error), pause_s=pause, exc_info=error)
+                    log.error(
+                        "a loop failed, recovering", error=_message(error), pause_s=pause, exc_info=error
+                    )
                 await asyncio.sleep(pause)
-                await self.leadership.look()
+                await self.leadership.wait_for_database()
 
     def _failed(self) -> float:
         """Count a failed term; returns how long to wait before the next, in s."""
@@ -299,7 +301,7 @@ class Leader:
         await self._failpoint("recover.after")
         dispatcher.before_step = intake.catch_up
         self.dispatcher, self.intake = dispatcher, intake
-        dispatcher.tell([change(state) for change in self._changes])
+        dispatcher.report([change(state) for change in self._changes])
         try:
             async with task_group() as group:
                 group.create_task(self._listen(dispatcher), name="cluster")
@@ -355,11 +357,11 @@ class Leader:
         await dispatcher.once([Tick()] if binder is None else await binder.view())
 
     async def _listen(self, dispatcher: Dispatcher) -> None:
-        """What the cluster says goes to the dispatcher, in order."""
+        """Report the cluster's events to the dispatcher, in order."""
         async for events in self._executor.events():
             self._learn(events)
             self.metrics.reported(events)
-            dispatcher.tell(events)
+            dispatcher.report(events)
 
     def _learn(self, events: object) -> None:
         """Nodes as last seen, for the next recovery."""
@@ -396,4 +398,4 @@ class Leader:
         if self.dispatcher is None:
             self._changes.append(change)
         else:
-            self.dispatcher.tell([change(self.dispatcher.state)])
+            self.dispatcher.report([change(self.dispatcher.state)])

@@ -31,7 +31,7 @@ ANSWER_S: Final = 5.0
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 2.0
 #: A long wait is logged again after this.
-SAY_AGAIN_S: Final = 60.0
+REMIND_S: Final = 60.0
 #: The event loop shows this often that it moves.
 BEAT_S: Final = 0.5
 #: A process in which nothing has moved for so long is stuck: it renews no more, and livez fails.
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class OutageLog:
-    """What the log says of the database's outages: one warning at the start, one a minute, and a line when it is back.
+    """Logs the database's outages: one warning at the start, one a minute, and a line when it is back.
 
     Args:
         monotonic: Seconds.
@@ -53,7 +53,7 @@ class OutageLog:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._said_at: float | None = None
+        self._logged_at: float | None = None
         self._since: float | None = None  #: of the outage that a warning told of
 
     def __call__(self, outage: Outage | None) -> None:
@@ -63,9 +63,9 @@ class OutageLog:
             if self._since is not None:
                 log.info("the database is back", away_s=round(now - self._since, 1))
             self._since = None
-        elif self._said_at is None or now - self._said_at >= SAY_AGAIN_S:
+        elif self._logged_at is None or now - self._logged_at >= REMIND_S:
             self._since = outage.since
-            self._said_at = now
+            self._logged_at = now
             log.warning(
                 "the database is away: nothing new starts, and the service tries again", error=outage.message
             )
@@ -93,7 +93,7 @@ class Leadership:
         elsewhere: The other cluster that the database belongs to: this process stands by, and never takes over. "" = it may lead.
         leaderless: No process leads the database: not `elsewhere`, or another one leads the cluster with another database.
         accepted: Cluster and database may be led by this process: it leads, or stands by.
-        waits_for: What must come back before it can go on: the database, room on a disk.
+        waits_for: The part that must come back before it can go on: the database, room on a disk.
     """
 
     def __init__(
@@ -128,18 +128,20 @@ class Leadership:
         """Do something that needs the database or a disk, again and again until they let it.
 
         Args:
-            waits: What a line of the log says meanwhile.
-            act: What to do. What it raises beside `Unavailable` and `OSError` is raised.
+            waits: Text for the log meanwhile.
+            act: The work. Its errors beside `Unavailable` and `OSError` are raised.
         """
-        said = -SAY_AGAIN_S
+        logged_at = -REMIND_S
         for pause in pauses(chance, FIRST_PAUSE_S, LONGEST_PAUSE_S):
             try:
                 done = await act()
             except (Unavailable, OSError) as error:
                 self.waits_for = f"{waits}: {error}"
-                told = self._database.outage is not None and isinstance(error, Unavailable)  # by `OutageLog`
-                if not told and self._monotonic() - said >= SAY_AGAIN_S:
-                    said = self._monotonic()
+                reported = self._database.outage is not None and isinstance(
+                    error, Unavailable
+                )  # by `OutageLog`
+                if not reported and self._monotonic() - logged_at >= REMIND_S:
+                    logged_at = self._monotonic()
                     log.warning(f"{waits}, trying again", error=str(error))
                 await asyncio.sleep(pause)
             else:
@@ -157,7 +159,7 @@ class Leadership:
         if owner not in ("", self._executor.identity) and not self._take_over:
             raise _of_another_cluster(owner, self._executor.identity)
 
-    async def take(self) -> None:
+    async def lead(self) -> None:
         """Wait until this process may lead, and see that the database goes with its cluster.
 
         Raises:
@@ -167,7 +169,7 @@ class Leadership:
         await self.insist("the database does not answer", self._match)
         self.accepted = True
 
-    async def look(self) -> None:
+    async def wait_for_database(self) -> None:
         """Wait until the database answers."""
         await self.insist("the database does not answer", self._lease.look)
 
@@ -193,7 +195,7 @@ class Leadership:
     async def _ask_to_lead(self) -> int | None:
         """Take the lease if it is free; None: this process stands by, and `standing_by` says for whom.
 
-        What leads has the clock of the database: its rows have times of earlier leaders.
+        A leader has the clock of the database, whose rows have times of earlier leaders.
         """
         server_ms = await self._lease.server_ms()
         if server_ms is not None and (jump_ms := self._set_clock(server_ms)):
@@ -208,9 +210,9 @@ class Leadership:
                 raise _of_another_cluster(owner, self._executor.identity)
             if not holding.live:
                 text = f"no process leads {owner}: start flowsched there, or here with --take-over if it is gone for good"
-                self._stand_by(text, elsewhere=owner, leaderless=True)
+                self._standby(text, elsewhere=owner, leaderless=True)
             else:
-                self._stand_by(f"{holding.holder} leads on {owner}", elsewhere=owner)
+                self._standby(f"{holding.holder} leads on {owner}", elsewhere=owner)
             return None
         leader = holding.holder if holding.live and holding.holder != self._holder else ""
         leads = f"{leader} leads" + (f" on {owner}" if owner else "")
@@ -218,11 +220,11 @@ class Leadership:
         if (lease := self._executor.leader_lease) is not None:
             # The cluster first: a process that cannot reach it must not take the database from one that can.
             try:
-                there = await self._hold_there(lease, unled=not leader)
+                there = await self._renew_lease_there(lease, unled=not leader)
             except Unavailable as error:
                 if not leader:
                     raise
-                self._stand_by(f"{leads}; this process could not take over: {error}")
+                self._standby(f"{leads}; this process could not take over: {error}")
                 return None
         if not there:
             # `leader` has not renewed the lease in the cluster for its whole time, and does not act any more.
@@ -236,13 +238,13 @@ class Leadership:
                 self._renewed = asked
                 return epoch
         elif leader:
-            self._stand_by(leads)
+            self._standby(leads)
         else:
             text = f"{there} leads in the cluster, with another database than this one, or has ended just now"
-            self._stand_by(text, leaderless=True)
+            self._standby(text, leaderless=True)
         return None
 
-    async def _hold_there(self, lease: LeaderLease, *, unled: bool) -> str:
+    async def _renew_lease_there(self, lease: LeaderLease, *, unled: bool) -> str:
         """Take or renew the lease in the cluster; see `LeaderLease.hold`.
 
         Raises:
@@ -264,7 +266,7 @@ class Leadership:
         """Why this process cannot answer what only the leader knows, and what to do.
 
         Args:
-            waits_for: What it waits for before it leads, if that is known.
+            waits_for: The part that it waits for before it leads, if that is known.
         """
         if not self.elsewhere:
             waits = f": {waits_for}" if waits_for else ""
@@ -274,7 +276,7 @@ class Leadership:
         url = _announced_url(self.elsewhere) or "URL"
         return NotLeader(f"this process does not lead: {self.standing_by}; ask that service: --server {url}")
 
-    def _stand_by(self, text: str, *, elsewhere: str = "", leaderless: bool = False) -> None:
+    def _standby(self, text: str, *, elsewhere: str = "", leaderless: bool = False) -> None:
         """Note for which process this one stands by, and say so once."""
         self.accepted, self.elsewhere, self.leaderless = True, elsewhere, leaderless
         text = f"standing by: {text}"
@@ -345,7 +347,7 @@ class Leadership:
             if self._database.kind != "sqlite" and self._monotonic() - self._renewed > 2 * RENEW_S:
                 continue  # the row is not renewed
             try:
-                other = await self._hold_there(lease, unled=True)
+                other = await self._renew_lease_there(lease, unled=True)
             except Unavailable as error:
                 if not self._trouble_there:
                     log.warning("the lease in the cluster is not renewed, trying again", error=str(error))
@@ -368,11 +370,11 @@ class Leadership:
         asked = self._monotonic()
         try:
             async with asyncio.timeout(ANSWER_S):  # a connection may be half-open
-                held = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
+                renewed = await self._lease.renew(self.epoch, LEASE_MS, self._clock())
         except TimeoutError:
             outage = self._database.failed(TimeoutError(f"no answer in {ANSWER_S:g} s"))
             raise Unavailable(outage.message) from None
-        if not held:
+        if not renewed:
             raise LeadershipLost("another process leads now")
         self._renewed = asked
 

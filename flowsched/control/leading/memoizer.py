@@ -67,7 +67,7 @@ class _Asked(msgspec.Struct):
 
 
 class _Known(msgspec.Struct):
-    """What was found out once for a run."""
+    """Facts that are found out once for a run."""
 
     tenant: str | None = None  #: None until the keys of the run that it resumes are written
     resumed: str = ""  #: the name of that run, "" for none
@@ -157,14 +157,14 @@ class Memoizer:
             some = shards[start : start + _PART]
             looks = run.looks
             names = await self._identify(run, stage, some, known)
-            looked = [shard for shard in some if shard in asked]
-            found = await self._look_up(run, stage, looked, known) if looked else []
+            lookups = [shard for shard in some if shard in asked]
+            found = await self._lookup(run, stage, lookups, known) if lookups else []
             uris = {uri for each in found for hit in each.hits for _, uri, _, _ in hit.outputs}
             lost = await self._executor.lost_copies(sorted(uris)) if uris else ()
             others = tuple(shard for shard in some if shard not in asked)
             in_place = known.in_place.intersection(names.values())
             answer = LookedUp(workflow, number, tuple(found), others, names, in_place, looks)
-            self._dispatcher.tell([*lost, answer])
+            self._dispatcher.report([*lost, answer])
 
     async def _prepare(self, run: WorkflowRun, known: _Known) -> None:
         """Find out once for a run whose it is, and write down the keys of the run that it resumes."""
@@ -175,7 +175,7 @@ class Memoizer:
                     known.resumed = await self._resume(run, tenant)
                 known.tenant = tenant
 
-    async def _look_up(
+    async def _lookup(
         self,
         run: WorkflowRun,
         stage: StageRun,
@@ -219,7 +219,7 @@ class Memoizer:
         run: WorkflowRun,
         stage: StageRun,
         shards: Sequence[int],
-        seen: Mapping[str, Fingerprint | str],
+        fingerprints: Mapping[str, Fingerprint | str],
         tenant: str,
     ) -> Iterator[_Asked]:
         """The same for a run that has ended: an input that was changed since is not what it read."""
@@ -227,7 +227,7 @@ class Memoizer:
             began_ms = _began_ms(stage, shard)
             known = {}
             for uri in uris_outside(stage, (shard,)):
-                found = seen.get(uri, "it was not looked at")
+                found = fingerprints.get(uri, "it was not looked at")
                 if isinstance(found, Fingerprint) and _is_newer(found, began_ms):
                     found = "it has changed since this run read it"
                 known[uri] = (
@@ -265,13 +265,13 @@ class Memoizer:
         looks = {uri: looking[uri, by_content] for uri in wanted}  # another stage may end one of them first
         try:
             for uri, one in looks.items():
-                seen = (await one)[uri]
-                now = of_run(uri, run.id) if isinstance(seen, str) else versioned(uri, seen.version)
+                observed = (await one)[uri]
+                now = of_run(uri, run.id) if isinstance(observed, str) else versioned(uri, observed.version)
                 name = names.setdefault(uri, run.versions.get(uri, now))
-                if isinstance(seen, Fingerprint) and seen.in_place and name == now:
+                if isinstance(observed, Fingerprint) and observed.in_place and name == now:
                     known.in_place |= {name}
                 if memoized:
-                    inputs.setdefault(uri, _known_by(name, seen))
+                    inputs.setdefault(uri, _known_by(name, observed))
         finally:
             for uri in fresh:
                 looking.pop((uri, by_content), None)
@@ -288,17 +288,17 @@ class Memoizer:
                 "the workflow to resume is not there any more", workflow=run.id, resumes=run.spec.resume
             )
             return ""
-        seen: dict[str, Fingerprint | str] = {}
+        observed: dict[str, Fingerprint | str] = {}
         for stage in base.stages:
             if stage.uniform is not None or stage.spec.container is not None:
                 continue
             done = np.flatnonzero(stage.shard_done).tolist()
             for start in range(0, len(done), _PART):
                 some = done[start : start + _PART]
-                fresh = [uri for uri in uris_outside(stage, some) if uri not in seen]
+                fresh = [uri for uri in uris_outside(stage, some) if uri not in observed]
                 if fresh:
-                    seen |= await self._executor.fingerprints(fresh, by_content=self._by_content)
-                asked = await self._in_slices(self._asked_before(base, stage, some, seen, tenant))
+                    observed |= await self._executor.fingerprints(fresh, by_content=self._by_content)
+                asked = await self._in_slices(self._asked_before(base, stage, some, observed, tenant))
                 await self._keys.add([_row(base, stage, each) for each in asked])
         return base.spec.name
 
@@ -316,19 +316,19 @@ def _made(run: WorkflowRun, stage: StageRun, shard: int, tenant: str, parts: Par
     return _Asked(shard, parts, unknown, place, "" if unknown else key_of(tenant, parts))
 
 
-def _known_by(name: str, seen: Fingerprint | str) -> Known:
-    """What an input is known by in cache keys.
+def _known_by(name: str, observed: Fingerprint | str) -> Known:
+    """The identity of an input in cache keys.
 
     Args:
         name: The dataset that the run reads.
-        seen: What its origin has now, or why that cannot be told.
+        observed: The fingerprint that its origin has now, or why that is not known.
     """
-    if isinstance(seen, str):
-        return Known(why=seen)
-    version = digest_of(seen.version)
+    if isinstance(observed, str):
+        return Known(why=observed)
+    version = digest_of(observed.version)
     if version != parse(name).version:
         return Known(why="it has changed since this run first read it")
-    return Known(version, seen.content)
+    return Known(version, observed.content)
 
 
 def _began_ms(stage: StageRun, shard: int) -> int:

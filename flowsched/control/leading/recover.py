@@ -37,7 +37,7 @@ _THREAD: Final = 20_000
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What SQL remembers, but for the workflows themselves (`runs_back`).
+    """The rows that SQL remembers, but for the workflows themselves (`runs_back`).
 
     Args:
         living: Workflows that live, oldest first.
@@ -205,16 +205,16 @@ class Leftovers:
 
     async def once(self) -> int:
         """Tell of some. Returns how many."""
-        told: list[Ended] = []
+        events: list[Ended] = []
         await self._dispatcher.rest()
         for workflow in self._unknown()[:_MOST]:
             try:
-                told.append(Ended(workflow, await self._specs.spec(workflow)))
+                events.append(Ended(workflow, await self._specs.spec(workflow)))
             except NotFound:
                 self._gone.add(workflow)
-        if told:
-            self._dispatcher.tell(told)
-        return len(told)
+        if events:
+            self._dispatcher.report(events)
+        return len(events)
 
     def _unknown(self) -> list[str]:
         state = self._dispatcher.state
@@ -254,31 +254,31 @@ class Reconciler:
         self._executor = executor
         self._clock = clock
         self._found = found  #: told by each look how many live that the engine does not know
-        self._seen: dict[str, int] = {}
+        self._alive_since: dict[str, int] = {}
 
     async def run(self) -> None:
         """Look for ever."""
         while True:
             await asyncio.sleep(RECONCILE_PERIOD_S)
             try:
-                await self.look()
+                await self.compare()
             except OSError as error:
                 log.warning("attempts cannot be looked through now, trying again", error=str(error))
 
-    async def look(self) -> list[str]:
+    async def compare(self) -> list[str]:
         """One look. Returns the orphans that were released by it."""
         now = self._clock()
         found = await self._executor.orphans()
         await self._dispatcher.rest()
         wanted = self._dispatcher.state.work.pods
         living = {name for name in found if name not in wanted}
-        for name in living - self._seen.keys():
+        for name in living - self._alive_since.keys():
             log.warning(
                 "an attempt lives that the engine does not know", pod=name, released_in_s=GRACE_MS // 1000
             )
         self._found(len(living))
-        self._seen = {name: self._seen.get(name, now) for name in living}
-        overdue = sorted(name for name, since in self._seen.items() if now - since >= GRACE_MS)
+        self._alive_since = {name: self._alive_since.get(name, now) for name in living}
+        overdue = sorted(name for name, since in self._alive_since.items() if now - since >= GRACE_MS)
         if overdue:
             await self._executor.release(overdue, RELEASE_MS)
         await self._tidy()

@@ -88,18 +88,18 @@ class Expiry:
         The row that expiry leaves says which they are. A workflow without that row lives, or is of another database that was used
         with these caches, or has been submitted after the backup that this database was restored from.
         """
-        held = await self._held()
-        gone = [pair for name in await self._expired(held) for pair in held[name]]
+        cached = await self._cached()
+        gone = [pair for name in await self._expired(cached) for pair in cached[name]]
         for uri, holder in gone:
             await self._executor.evict(uri, holder)
         return len(gone)
 
-    async def _held(self) -> dict[str, list[tuple[str, str]]]:
-        """What is in caches: workflow -> (uri, node). The catalogue only grows, so it is read in slices."""
+    async def _cached(self) -> dict[str, list[tuple[str, str]]]:
+        """The contents of caches: workflow -> (uri, node). The catalogue only grows, so it is read in slices."""
         await self._dispatcher.rest()
         state = self._dispatcher.state
         uris = state.cluster.catalogue.uris
-        held: dict[str, list[tuple[str, str]]] = {}
+        cached: dict[str, list[tuple[str, str]]] = {}
         for dataset in range(len(uris)):
             if dataset % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
@@ -108,5 +108,5 @@ class Expiry:
             if uri.startswith("flowsched:"):
                 workflow = uri.removeprefix("flowsched:").partition("/")[0]
                 for node in state.cluster.catalogue.nodes_of(dataset):
-                    held.setdefault(workflow, []).append((uri, state.cluster.snapshot.names[node]))
-        return held
+                    cached.setdefault(workflow, []).append((uri, state.cluster.snapshot.names[node]))
+        return cached

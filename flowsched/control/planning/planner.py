@@ -19,13 +19,13 @@ from flowsched import errors
 from flowsched.workflow.formats.wdl.sources import sources
 from flowsched.workflow.plan import Plan
 
-#: What one plan may cost. The largest of WARP takes 3 s and 200 MiB.
+#: The most CPU time and memory of one plan. The largest of WARP takes 3 s and 200 MiB.
 SECONDS: Final = 60
 MEMORY_BYTES: Final = 2 << 30
 
 
 class PlanJob(msgspec.Struct, kw_only=True):
-    """What is to be planned. See `workflow.formats.wdl.plan_wdl`."""
+    """A workflow to be planned. See `workflow.formats.wdl.plan_wdl`."""
 
     source: str
     imports: dict[str, str] | str = {}  #: sources by name, or a zip file in base64

@@ -116,7 +116,7 @@ class Cromwell:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
 
     async def submitted(self, url: str, root: str) -> PlanJob:
-        """What was submitted for a root workflow.
+        """The submission of a root workflow.
 
         Raises:
             Forbidden: The server is not one of those allowed.
@@ -154,21 +154,21 @@ class Cromwell:
             raise Unavailable(f"{base} answered with metadata that cannot be read: {error}") from error
 
     async def any_of(self, root: str) -> PlanJob:
-        """What was submitted for a root workflow, by the first server that knows it.
+        """The submission of a root workflow, by the first server that knows it.
 
         Raises:
             NotFound: No server knows it (yet).
             Unavailable: One of the servers does not answer, and no other knows it.
             FlowschedError: See `submitted`.
         """
-        said: list[NotFound | Unavailable] = []
+        refusals: list[NotFound | Unavailable] = []
         for base in self.allowed:
             try:
                 return await self.submitted(base, root)
             except (NotFound, Unavailable) as error:
-                said.append(error)
-        kind = Unavailable if any(isinstance(each, Unavailable) for each in said) else NotFound
-        raise kind("; ".join(map(str, said)))
+                refusals.append(error)
+        kind = Unavailable if any(isinstance(each, Unavailable) for each in refusals) else NotFound
+        raise kind("; ".join(map(str, refusals)))
 
     async def end_of(self, root: str) -> tuple[str, str] | None:
         """How a root workflow has ended, by the first server that knows it: a state and a reason; None while it goes on.
@@ -177,21 +177,21 @@ class Cromwell:
             NotFound: No server knows it.
             FlowschedError: None answers, or not in a form that can be read.
         """
-        said: list[FlowschedError] = []
+        refusals: list[FlowschedError] = []
         for base in self.allowed:
             try:
                 word = msgspec.json.decode(await self._asked(base, root, "status"), type=_Status).status
             except FlowschedError as error:
-                said.append(error)
+                refusals.append(error)
                 continue
             except msgspec.MsgspecError as error:
-                said.append(Unavailable(f"{base} answered with a status that cannot be read: {error}"))
+                refusals.append(Unavailable(f"{base} answered with a status that cannot be read: {error}"))
                 continue
             state = _ENDS.get(word)
             if state is None:
                 return None
             return state.value, await self._why(base, root) if state is RunState.FAILED else ""
-        raise NotFound("; ".join(map(str, said)))
+        raise NotFound("; ".join(map(str, refusals)))
 
     async def _why(self, base: str, root: str) -> str:
         """Why a workflow failed: the first cause of its first failure. Cromwell's own state, where it does not say."""
@@ -205,8 +205,8 @@ class Cromwell:
         return f"Cromwell: {message or 'Failed'}"[:1000]
 
     async def _metadata(self, base: str, root: str, key: str) -> _Metadata:
-        said = await self._asked(base, root, "metadata", includeKey=key)
-        return await aside(len(said), msgspec.json.decode, said, type=_Metadata)
+        answer = await self._asked(base, root, "metadata", includeKey=key)
+        return await aside(len(answer), msgspec.json.decode, answer, type=_Metadata)
 
     async def _asked(self, base: str, root: str, what: str, **params: str) -> bytes:
         address = f"{base}/api/workflows/v1/{root}/{what}"
@@ -243,8 +243,8 @@ WAITING: Final = 20
 PLAN_BYTES: Final = 32 << 20
 #: Wall-clock seconds: more than the CPU seconds, since the machine has other work.
 PATIENCE_S: Final = 2.0 * SECONDS
-#: What the process sees of our environment: no token, no password.
-_KEPT_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "SYSTEMROOT")
+#: The variables of our environment that the process gets: no token, no password.
+_PASSED_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "SYSTEMROOT")
 
 
 class Planning:
@@ -262,7 +262,7 @@ class Planning:
         """Plan in a process of its own.
 
         Raises:
-            FlowschedError: What is wrong with the WDL or its inputs, or that it takes too long.
+            FlowschedError: The WDL or its inputs are wrong, or planning takes too long; the message says which.
             Unavailable: Too many plans are being made already.
         """
         if self._busy >= self._most:
@@ -282,11 +282,11 @@ class Planning:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ},
+            env={name: os.environ[name] for name in _PASSED_ENVIRONMENT if name in os.environ},
         )
         try:
             async with asyncio.timeout(self._patience_s):
-                said, complained = await process.communicate(request)
+                output, complained = await process.communicate(request)
         except TimeoutError:
             raise errors.TooLarge(f"planning this takes longer than {self._patience_s:.0f} s") from None
         finally:
@@ -295,9 +295,9 @@ class Planning:
                 await process.wait()
         if process.returncode:
             raise _died(process.returncode, complained)
-        if len(said) > PLAN_BYTES:
-            raise errors.TooLarge(f"the plan has {len(said)} bytes; it may have {PLAN_BYTES}")
-        return await aside(len(said), _result, said)
+        if len(output) > PLAN_BYTES:
+            raise errors.TooLarge(f"the plan has {len(output)} bytes; it may have {PLAN_BYTES}")
+        return await aside(len(output), _result, output)
 
 
 def _died(code: int, complained: bytes) -> errors.FlowschedError:
@@ -310,8 +310,8 @@ def _died(code: int, complained: bytes) -> errors.FlowschedError:
     return errors.FlowschedError(f"the planning process ended with exit code {code}: {last}")
 
 
-def _result(said: bytes) -> Plan:
-    result = msgspec.json.decode(said, type=PlanResult)
+def _result(output: bytes) -> Plan:
+    result = msgspec.json.decode(output, type=PlanResult)
     if result.plan is not None:
         return result.plan
     if result.kind == "InvalidDocument":
@@ -355,7 +355,7 @@ class PlanBook:
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        self._kept = Plans(database)
+        self._stored = Plans(database)
         self._planning = planning
         self._cromwell = cromwell
         self._learned = learned
@@ -398,7 +398,7 @@ class PlanBook:
     async def _make(self, job: PlanJob, run: str) -> tuple[PlanRow, Plan]:
         plan = await self._planning.plan(job)
         ident = "p" + self._new_id()[1:]
-        row = await self._kept.put(ident, plan.name, run, len(plan.nodes), as_json(plan), self._clock())
+        row = await self._stored.put(ident, plan.name, run, len(plan.nodes), as_json(plan), self._clock())
         self._known.clear()  # what was known of the run, by whichever of its names
         self._wanted.planned(run)
         await self.planned(run)
@@ -410,14 +410,14 @@ class PlanBook:
         Raises:
             NotFound: There is none.
         """
-        row, raw = await self._kept.get(ident)
+        row, raw = await self._stored.get(ident)
         return self._view(row, from_json(raw))
 
     async def list(
         self, *, limit: int = 100, page_token: str | None = None, run: str | None = None
     ) -> PlanPage:
         """Plans, newest first; of one run, if it is named."""
-        page = await self._kept.list(limit, page_token, run)
+        page = await self._stored.list(limit, page_token, run)
         return PlanPage(
             plans=[view_of(PlanSummary, row, url=_url(row)) for row in page.items],
             next_page_token=page.next_token,
@@ -425,7 +425,7 @@ class PlanBook:
 
     async def newest(self) -> str | None:
         """The id of the plan that was made last, by whichever process; None = there is none."""
-        page = await self._kept.list(1, None, None)
+        page = await self._stored.list(1, None, None)
         return page.items[0].id if page.items else None
 
     async def remove(self, ident: str) -> PlanSummary:
@@ -434,8 +434,8 @@ class PlanBook:
         Raises:
             NotFound: There is none.
         """
-        row, _ = await self._kept.get(ident)
-        await self._kept.delete(ident)
+        row, _ = await self._stored.get(ident)
+        await self._stored.delete(ident)
         self._known.clear()
         return view_of(PlanSummary, row, url=_url(row))
 
@@ -485,8 +485,8 @@ class PlanBook:
     async def _find(self, label: str, run: str) -> Plan | None:
         if label:
             with suppress(NotFound):
-                return from_json((await self._kept.get(label))[1])
-        found = await self._kept.of_run(run, *UUID.findall(run)[:1])
+                return from_json((await self._stored.get(label))[1])
+        found = await self._stored.of_run(run, *UUID.findall(run)[:1])
         return None if found is None else from_json(found[1])
 
     def _want(self, call: Call) -> None:
@@ -499,7 +499,7 @@ class PlanBook:
         await self._wanted.run()
 
     async def _plan_run(self, root: str) -> None:
-        if await self._kept.of_run(root) is not None:
+        if await self._stored.of_run(root) is not None:
             return  # a client has posted one meanwhile
         row, plan = await self._make(await self._cromwell.any_of(root), root)
         log.info("a run was planned", run=root, plan=row.id, nodes=len(plan.nodes))
@@ -552,7 +552,7 @@ def _url(row: PlanRow) -> str:
 
 #: How often it is looked whether another process has made a plan, or this one leads now. Twice as long: calls of a run that another
 #: replica has planned wait twice as long for their ranks.
-LOOK_S: Final = 10.0
+POLL_S: Final = 10.0
 #: Calls that are asked for before the event loop serves other requests.
 _SLICE: Final = 1_000
 
@@ -588,22 +588,22 @@ class LateRanks:
 
     async def run(self) -> None:
         """Look for ever, for new plans of other processes and for calls that came while a plan was made."""
-        seen: tuple[Dispatcher | None, str | None] = None, None
+        ranked: tuple[Dispatcher | None, str | None] = None, None
         again = False
         while True:
             try:
                 now = self._leading(), await self._plans.newest()
-                if now != seen or again:
+                if now != ranked or again:
                     await self.rank()
-                    seen, again = (
+                    ranked, again = (
                         now,
-                        now != seen,
+                        now != ranked,
                     )  # a call that was being accepted meanwhile is found by the next look
             except Unavailable as away:
                 log.debug("calls are ranked when the database is back", error=str(away))  # `OutageLog` warns
             except FlowschedError as error:
                 log.warning("calls cannot be ranked by their plans yet", error=str(error))
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def rank(self, run: str = "") -> None:
         """Tell the engine the ranks of calls that live without one, as far as plans say them; the next step orders by them.
@@ -627,4 +627,4 @@ class LateRanks:
             if rank_ms := await self._plans.rank_ms(call, labels):
                 ranks[ident] = rank_ms
         if ranks:
-            dispatcher.tell([CallsRanked(ranks)])
+            dispatcher.report([CallsRanked(ranks)])

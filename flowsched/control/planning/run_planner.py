@@ -81,7 +81,7 @@ class RunPlanner:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, LONGEST_S)
                 if not await self._alive(run):
-                    log.info("a run ended before it could be planned", run=root, said=self._waiting[root])
+                    log.info("a run ended before it could be planned", run=root, error=self._waiting[root])
                     return
         finally:
             del self._waiting[root]

@@ -43,7 +43,7 @@ class WdlPath:
         self._allowed = tuple(each.resolve() for each in allowed)
 
     def imports(
-        self, source: str, given: Mapping[str, str], url: str | None = None
+        self, source: str, known: Mapping[str, str], url: str | None = None
     ) -> tuple[dict[str, str], list[str]]:
         """All sources that a workflow imports, and the imports that are not there. Reads files: not for an event loop.
 
@@ -51,7 +51,7 @@ class WdlPath:
 
         Args:
             source: The workflow's own source.
-            given: Known imports, by name.
+            known: Known imports, by name.
             url: The path or URL of the submission, if it has one.
 
         Raises:
@@ -59,9 +59,9 @@ class WdlPath:
         """
         own = file_path(url or "", os.path.lexists)
         bases = [*([] if own is None else [Path(own).parent]), *self._allowed]
-        found = dict(given)
+        found = dict(known)
         missing: list[str] = []
-        waiting = [(MAIN, source), *given.items()]
+        waiting = [(MAIN, source), *known.items()]
         size = 0
         while waiting:
             importer, text = waiting.pop()
