@@ -41,8 +41,8 @@ def check_token(token: str, authorization: str) -> None:
     The token is also taken as the password of any user (`Basic`): some clients can send nothing else, such as a kube-scheduler
     that calls its extender, which sends what stands in the URL before the host.
     """
-    scheme, _, given = authorization.partition(" ")
-    offered = _password(given) if scheme.lower() == "basic" else _text(given)
+    scheme, _, credentials = authorization.partition(" ")
+    offered = _password(credentials) if scheme.lower() == "basic" else _text(credentials)
     wanted = token.encode("utf-8", "surrogateescape")
     same = hmac.compare_digest(offered or b"", wanted)
     if scheme.lower() not in ("basic", "bearer") or offered is None:
@@ -51,14 +51,14 @@ def check_token(token: str, authorization: str) -> None:
         raise Unauthorized("The token of the header `Authorization` is not this server's")
 
 
-def _text(given: str) -> bytes:
-    return given.strip().encode("utf-8", "surrogateescape")
+def _text(credentials: str) -> bytes:
+    return credentials.strip().encode("utf-8", "surrogateescape")
 
 
-def _password(given: str) -> bytes | None:
+def _password(credentials: str) -> bytes | None:
     """The password of Basic credentials (RFC 7617); None if they are none. A user's name has no colon in it."""
     try:
-        _, colon, password = base64.b64decode(given.strip(), validate=True).partition(b":")
+        _, colon, password = base64.b64decode(credentials.strip(), validate=True).partition(b":")
     except ValueError:
         return None
     return password if colon else None
@@ -101,7 +101,7 @@ def is_loopback(name: str) -> bool:
 def policy_of(request: web.Request, policies: Mapping[tuple[str, str], Policy]) -> Policy:
     """The policy of the route that aiohttp resolved, never of the path as text: no spelling gets round it.
 
-    What matched no route needs the token too: a client without it does not learn which routes exist.
+    A request that matches no route needs the token too: a client without it does not learn which routes exist.
     """
     resource = request.match_info.route.resource
     method = "GET" if request.method == "HEAD" else request.method

@@ -49,7 +49,7 @@ UNREAD_BYTES: Final = 256 << 20
 #: An answer from this size on is large. It is written in pieces of this size.
 PIECE_BYTES: Final = 128 << 10
 #: How often the service looks for clients that take nothing.
-_LOOK_SECONDS: Final = 5.0
+_CHECK_SECONDS: Final = 5.0
 #: The log has "too many connections" once in so many seconds.
 QUIET_SECONDS: Final = 60.0
 
@@ -96,7 +96,7 @@ class Connections:
         self._open: dict[asyncio.BaseTransport, _Connection] = {}
         self._waiting: dict[asyncio.BaseTransport, None] = {}  #: not being served, longest first
         self._cut = 0
-        self._told_at = -QUIET_SECONDS
+        self._logged_at = -QUIET_SECONDS
 
     def __len__(self) -> int:
         return len(self._open)
@@ -175,7 +175,7 @@ class Connections:
     def _fits(self, size: int) -> bool:
         return not self._unread or sum(self._unread.values()) + size <= self._unread_bytes
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Cut off each client that has taken nothing of what is written to it for too long."""
         loop = asyncio.get_running_loop()
         for transport, connection in list(self._open.items()):
@@ -183,7 +183,7 @@ class Connections:
                 self._stalled(transport)
         self._looking = bool(self._open)
         if self._looking:
-            loop.call_later(min(_LOOK_SECONDS, self._stall_seconds / 4), self._look)
+            loop.call_later(min(_CHECK_SECONDS, self._stall_seconds / 4), self._check)
 
     def _stalled(self, transport: asyncio.BaseTransport) -> None:
         log.info("client cut off: it reads nothing", unread_bytes=self._unread.pop(transport, 0))
@@ -196,7 +196,7 @@ class Connections:
         self._waiting[transport] = None
         connection.start_clock(self._head_seconds)
         if not self._looking:
-            self._look()
+            self._check()
         if len(self._open) > self._most:
             self._cut_off(next(iter(self._waiting)))
 
@@ -216,7 +216,7 @@ class Connections:
             transport.abort()
         self._cut += 1
         now = asyncio.get_running_loop().time()
-        if now - self._told_at >= QUIET_SECONDS:
+        if now - self._logged_at >= QUIET_SECONDS:
             log.warning(
                 "too many connections",
                 most=self._most,
@@ -224,7 +224,7 @@ class Connections:
                 why="the one that has waited longest for its request's end is closed for each new one",
                 next="see who opens them (`ss -tn`), or raise the limit on open files (`ulimit -Hn`)",
             )
-            self._told_at = now
+            self._logged_at = now
 
 
 class _Connection(asyncio.Protocol):
@@ -310,7 +310,7 @@ class QuietLoop:
 
     def __init__(self) -> None:
         self._count = 0
-        self._told_at = -QUIET_SECONDS
+        self._logged_at = -QUIET_SECONDS
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an exception of an event loop."""
@@ -318,7 +318,7 @@ class QuietLoop:
             loop.default_exception_handler(context)
             return
         self._count += 1
-        if loop.time() - self._told_at >= QUIET_SECONDS:
+        if loop.time() - self._logged_at >= QUIET_SECONDS:
             error = context.get("exception")
             log.error(
                 "connections cannot be accepted",
@@ -326,4 +326,4 @@ class QuietLoop:
                 times=self._count,
                 next="raise `ulimit -n`",
             )
-            self._told_at = loop.time()
+            self._logged_at = loop.time()

@@ -21,7 +21,7 @@ _REFERENCES: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _SEGMENT: Final = {"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": TEXT}
 
-#: What can go wrong on a route, beside what it lists itself.
+#: Errors that any route may answer, beside those that it lists itself.
 _PROBLEMS: Final = {
     400: "The request cannot be understood.",
     401: "A token is required.",

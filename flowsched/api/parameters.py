@@ -25,12 +25,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 SHOWN: Final = 60
 #: Longer path segments and parameters name nothing that could exist.
 LONGEST: Final = 1024
-#: What `check_text` lets pass, as a pattern for the published description.
+#: Texts that pass `check_text`, as a pattern for the published description.
 TEXT: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"
 _WHOLE: Final = re.compile("-?[0-9]+")
 #: As in Stripe's and the IETF's draft: opaque, printable, short.
 LONGEST_KEY: Final = 255
-#: What headers with a meaning here hold, as patterns for the published description.
+#: The values of headers with a meaning here, as patterns for the published description.
 HEADERS: Final = {"Idempotency-Key": f"^[ -~]{{1,{LONGEST_KEY}}}$", "Last-Event-ID": "^[0-9]{0,18}$"}
 
 
@@ -65,19 +65,19 @@ def decode_query(query: MultiMapping[str], kind: type[Q]) -> Q:
     faults: list[Fault] = []
     values: dict[str, Any] = {}
     for name in dict.fromkeys(query):
-        given = query.getall(name)
+        texts = query.getall(name)
         if name not in fields:
             if not kind.strict:
                 continue
             faults.append(Fault(f"?{shown(name)}", "an unknown parameter", allowed(fields)))
         elif _is_list(fields[name].type):
-            values[name] = given
-            for text in given:
+            values[name] = texts
+            for text in texts:
                 _converted(f"?{name}", text, str, faults)
-        elif len(given) > 1:
-            faults.append(Fault(f"?{name}", f"{len(given)} values", "one value"))
+        elif len(texts) > 1:
+            faults.append(Fault(f"?{name}", f"{len(texts)} values", "one value"))
         else:
-            value = _converted(f"?{name}", given[0], fields[name].type, faults)
+            value = _converted(f"?{name}", texts[0], fields[name].type, faults)
             values[fields[name].name] = value
     if faults:
         raise InvalidParameters(faults)
@@ -226,7 +226,7 @@ def _checked(value: dict[str, Any], kind: type[S]) -> S:
 
 
 def _whole(value: Any) -> Any:
-    """What JSON Schema calls an integer: 3.0 is one."""
+    """An integer as JSON Schema has it: 3.0 is one."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -240,7 +240,7 @@ def _check_texts(path: str, value: Any) -> None:
 
 
 def _expected(message: str, kind: Any) -> str:
-    """What msgspec wanted, in words: it says "Expected `int` >= 1, got `str`", or what was invalid."""
+    """The expected value, from msgspec's message: it says "Expected `int` >= 1, got `str`", or what was invalid."""
     if not message.startswith("Expected"):
         (schema,), components = msgspec.json.schema_components([kind])
         for part in (schema, *schema.get("anyOf", ()), *components.values()):

@@ -17,7 +17,7 @@ log = get_logger(__name__)
 
 MEDIA: Final = "application/problem+json"
 #: Headers of aiohttp's own errors that mean something to a client.
-KEPT: Final = ("Allow", "Location", "Retry-After")
+PRESERVED: Final = ("Allow", "Location", "Retry-After")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -67,7 +67,7 @@ def foreign(request: web.Request, error: web.HTTPException) -> web.StreamRespons
         405: f"{request.method} is not possible here; {error.headers.get('Allow', 'nothing')} is",
     }.get(error.status, error.reason)
     answer = problem(error.status, error.reason, detail, request.path)
-    answer.headers.update({name: error.headers[name] for name in KEPT if name in error.headers})
+    answer.headers.update({name: error.headers[name] for name in PRESERVED if name in error.headers})
     return answer
 
 

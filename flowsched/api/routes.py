@@ -46,7 +46,7 @@ Q = TypeVar("Q", bound=Query)
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What one request may cost. Beyond a limit the answer is a 4xx that names it."""
+    """The most that one request may cost. Beyond a limit the answer is a 4xx that names it."""
 
     body_bytes: int = 16 << 20  #: a workflow document
     task_bytes: int = 4 << 20  #: a TES task: ten thousand inputs are some 3 MiB, the rest is files' contents
@@ -79,7 +79,7 @@ class Shared:
         task = self._next.get(question)
         if task is None:
             task = asyncio.create_task(self._answer(question, answer, self._made.get(question)))
-            task.add_done_callback(_look_at)
+            task.add_done_callback(_retrieve)
             (self._next if question in self._made else self._made)[question] = task
         return await asyncio.shield(task)  # a caller who leaves takes no other's answer along
 
@@ -96,14 +96,14 @@ class Shared:
                 del self._made[question]
 
 
-def _look_at(task: asyncio.Task[bytes]) -> None:
-    """See an error that no caller is left for: each caller who is there gets it."""
+def _retrieve(task: asyncio.Task[bytes]) -> None:
+    """Retrieve the error of an answer whose callers have left; each caller that is there gets it."""
     if not task.cancelled():
         task.exception()
 
 
 class Serving(msgspec.Struct):
-    """What handlers share: the service, the limits, and what is known about this server now."""
+    """Values that all handlers share: the service, the limits, and the state of this server now."""
 
     service: Service
     limits: Limits

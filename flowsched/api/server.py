@@ -42,11 +42,11 @@ def build_api(
     waited for.
 
     Args:
-        service: What it asks.
-        token: What clients must send as `Authorization: Bearer`; None asks for nothing.
-        limits: What one request may cost.
+        service: Answers the routes.
+        token: Clients must send it as `Authorization: Bearer`; None asks for nothing.
+        limits: The most that one request may cost.
         routes: The table.
-        connections: Those that it will be asked over, where they are bounded.
+        connections: Its connections, where they are bounded.
     """
 
     @cache
@@ -79,7 +79,7 @@ def build_api(
 def _add(router: web.UrlDispatcher, route: Route, handler: Handler) -> None:
     """A route under its path, and under the same with a slash at its end, which some TES clients write.
 
-    What can be had can be asked for its headers alone (RFC 9110), but for events, which go on for ever. Names of the other forms
+    Each GET route answers HEAD too (RFC 9110), but for events, which go on for ever. Names of the other forms
     begin with the route's own, and a dot.
     """
     path = route.path.replace("{id}", _ID)
@@ -103,7 +103,7 @@ def _bound(route: Route, serving: Serving) -> Handler:
 
 
 def runner_of(application: web.Application) -> web.AppRunner:
-    """What serves an application: quiet, and without unpacking bodies.
+    """The runner that serves an application: quiet, and without unpacking bodies.
 
     aiohttp unpacks a compressed body as it arrives, before any of us has seen the request: 200 KiB that become 200 MiB held the
     event loop for 0.4 s. `read_body` refuses such a request by its head.
@@ -171,7 +171,7 @@ def _access(policies: Mapping[tuple[str, str], Policy], token: str | None) -> An
 
 
 async def _secure(_: web.Request, response: web.StreamResponse) -> None:
-    """What every answer says to browsers."""
+    """Add the headers that every answer has for browsers."""
     headers = response.headers
     headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
     headers["X-Content-Type-Options"] = "nosniff"

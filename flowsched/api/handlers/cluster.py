@@ -124,7 +124,7 @@ async def drain_node(call: Call[Query]) -> NodeView:
 
 
 class UsageQuery(Query, frozen=True, kw_only=True):
-    """What to sum up."""
+    """The filters and the grouping of a sum."""
 
     by: Annotated[
         str,
@@ -151,7 +151,7 @@ class UsageQuery(Query, frozen=True, kw_only=True):
             str,
             msgspec.Meta(
                 max_length=64,
-                description="Workflows that ended before then; a date alone includes its day. Those that live do not count.",
+                description="Workflows that ended before then; a date alone includes its day. Live workflows do not count.",
                 examples=["1d", "2026-11-30"],
             ),
         ]

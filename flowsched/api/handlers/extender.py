@@ -1,7 +1,7 @@
 """The extender of a stock kube-scheduler over HTTP: filter and prioritize (k8s.io/kube-scheduler/extender/v1).
 
-Go writes and reads these documents without regard to the case of names, so we do, too. Whatever is not understood here is let
-pass: nodes that flowsched does not know stay in, a list that is not there is not answered.
+Go writes and reads these documents without regard to the case of names, so we do, too. Values that flowsched does not
+understand pass: nodes that it does not know stay in, and a list that is not there is not answered.
 """
 
 from __future__ import annotations
@@ -187,18 +187,20 @@ def filtered(question: Question, refused: Mapping[str, str]) -> ExtenderFilterRe
     names = question.names
     if names is None:
         return ExtenderFilterResult()
-    said = {name: refused[name] for name in names if name in refused}
+    refusals = {name: refused[name] for name in names if name in refused}
     if question.nodes is None:
-        kept = [name for name in names if name not in said]
-        return ExtenderFilterResult(node_names=kept, failed_and_unresolvable_nodes=said)
+        passed = [name for name in names if name not in refusals]
+        return ExtenderFilterResult(node_names=passed, failed_and_unresolvable_nodes=refusals)
     raw = question.raw
     nodes = raw[question.nodes.start : question.nodes.end]
-    if said:
+    if refusals:
         left = [
-            raw[at.start : at.end] for name, at in zip(names, question.items, strict=True) if name not in said
+            raw[at.start : at.end]
+            for name, at in zip(names, question.items, strict=True)
+            if name not in refusals
         ]
         nodes = b'{"metadata":{},"items":[' + b",".join(left) + b"]}"
-    return ExtenderFilterResult(nodes=msgspec.Raw(nodes), failed_and_unresolvable_nodes=said)
+    return ExtenderFilterResult(nodes=msgspec.Raw(nodes), failed_and_unresolvable_nodes=refusals)
 
 
 def _filtered(question: Question, refused: Mapping[str, str]) -> bytes:

@@ -14,7 +14,7 @@ from flowsched.api.routes import PREFIX, Call, Query
 from flowsched.errors import NotFound
 from flowsched.version import VERSION
 
-#: What a browser may load: only what this server itself sends. No inline script or style anywhere.
+#: A browser may load only files that this server itself sends. No inline script or style anywhere.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
@@ -51,8 +51,8 @@ async def get_readyz(call: Call[Query]) -> web.Response:
     return _health(*call.service.ready())
 
 
-def _health(well: bool, said: str) -> web.Response:
-    return web.Response(text=f"{said}\n", status=200 if well else 503, content_type="text/plain")
+def _health(well: bool, reason: str) -> web.Response:
+    return web.Response(text=f"{reason}\n", status=200 if well else 503, content_type="text/plain")
 
 
 async def get_metrics(call: Call[Query]) -> web.Response:
@@ -66,7 +66,7 @@ async def get_openapi(call: Call[Query]) -> bytes:
 
 
 async def get_links(call: Call[Query]) -> object:
-    """What there is: browsers go to the page, all other clients get JSON."""
+    """The links of the service: browsers go to the page, all other clients get JSON."""
     if wants_page(call.request):
         return to_page()
     return {"name": "flowsched", "version": VERSION, "links": LINKS}

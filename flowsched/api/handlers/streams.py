@@ -30,7 +30,7 @@ log = get_logger(__name__)
 #: Events are written in pieces of so many, so that one answer never holds a large text.
 PIECE: Final = 200
 LARGEST: Final = 2**63 - 1
-#: What the service takes for "from now on".
+#: The event number that means "from now on" to the service.
 FROM_NOW: Final = -1
 
 Attempt = Annotated[
@@ -95,20 +95,20 @@ class Gone(Exception):
 
 
 async def stream_events(call: Call[EventsQuery]) -> web.StreamResponse:
-    """What happens in all workflows."""
+    """The events of all workflows."""
     return await _events(call, None)
 
 
 async def stream_workflow_events(call: Call[WorkflowEventsQuery]) -> web.StreamResponse:
-    """What happens in one workflow, until it has ended."""
+    """The events of one workflow, until it has ended."""
     workflow = path_text(call.request, "workflow")
     await call.service.check_workflow(workflow)  # 404 while a status can still be sent
     return await _events(call, workflow, ends=call.query.ends)
 
 
 async def _events(call: Call[Events], workflow: str | None, *, ends: bool = False) -> web.StreamResponse:
-    given = call.query.after
-    after = last_event_id(call.request, FROM_NOW if given == "now" else int(given))
+    since = call.query.after
+    after = last_event_id(call.request, FROM_NOW if since == "now" else int(since))
     with _counted(call.serving):
         response = _stream("text/event-stream", {"X-Accel-Buffering": "no"})
         await response.prepare(call.request)

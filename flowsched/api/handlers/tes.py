@@ -66,7 +66,7 @@ class TesTasksQuery(ViewQuery, frozen=True, kw_only=True):
 
 
 class TesResources(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a task asks for, in decimal gigabytes."""
+    """The resources that a task requests, in decimal gigabytes."""
 
     cpu_cores: int = 0
     preemptible: bool = False
@@ -149,14 +149,14 @@ class TesServiceType(msgspec.Struct, kw_only=True):
 
 
 class TesOrganization(msgspec.Struct, kw_only=True):
-    """Who serves it."""
+    """The organization that runs the server."""
 
     name: str = "flowsched"
     url: str = "https://github.com/flowsched/flowsched"
 
 
 class TesServiceInfo(msgspec.Struct, kw_only=True):
-    """What this server is."""
+    """The description of this server."""
 
     id: str = "org.flowsched"
     name: str = "flowsched"
@@ -189,8 +189,8 @@ async def create_tes_task(call: Call[TesQuery]) -> TesCreated:
 
 def _client(request: web.Request) -> str:
     """The sender: its program and its credentials. Not its address, which changes on the way through proxies."""
-    told = "\n".join((request.headers.get("User-Agent", ""), request.headers.get("Authorization", "")))
-    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()
+    sender = "\n".join((request.headers.get("User-Agent", ""), request.headers.get("Authorization", "")))
+    return hashlib.sha256(sender.encode("utf-8", "replace")).hexdigest()
 
 
 async def get_tes_task(call: Call[ViewQuery]) -> bytes:
@@ -216,8 +216,8 @@ async def list_tes_tasks(call: Call[TesTasksQuery]) -> bytes:
         page_size=asked.page_size or 256,
         token=asked.page_token or None,
     )
-    said: dict[str, Any] = {"next_page_token": page.next_token} if page.next_token else {}
-    tail = b"," + encode(said)[1:] if said else b"}"
+    rest: dict[str, Any] = {"next_page_token": page.next_token} if page.next_token else {}
+    tail = b"," + encode(rest)[1:] if rest else b"}"
     return b'{"tasks":[' + b",".join(page.tasks) + b"]" + tail
 
 
@@ -228,10 +228,10 @@ async def cancel_tes_task(call: Call[TesQuery]) -> TesNothing:
 
 
 async def get_tes_service_info(_call: Call[TesQuery]) -> TesServiceInfo:
-    """What this server is."""
+    """The description of this server."""
     return TesServiceInfo()
 
 
 async def get_old_tes_service_info(_call: Call[TesQuery]) -> TesOldServiceInfo:
-    """What this server is, in the words of TES 0.x."""
+    """The description of this server, in the words of TES 0.x."""
     return TesOldServiceInfo()

@@ -104,13 +104,13 @@ class AttemptsQuery(Query, frozen=True, kw_only=True):
 
 
 class ExplainQuery(Query, frozen=True, kw_only=True):
-    """What to explain."""
+    """The stage to explain."""
 
     stage: StageName | None = None
 
 
 class CommandBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What may be said with a command. The whole body may be left out."""
+    """The reason of a command. The whole body may be left out."""
 
     reason: Reason | None = None
 
@@ -181,23 +181,23 @@ async def explain_task(call: Call[Query]) -> list[ExplanationView]:
 
 async def cancel_workflows(call: Call[Query]) -> CancelledView:
     """One transaction for all of them."""
-    said = await read_json(call.request, CancelBody, call.serving.limits)
-    ids = list(dict.fromkeys(said.workflows))
-    return await call.service.cancel_all(ids, _reason(said))
+    body = await read_json(call.request, CancelBody, call.serving.limits)
+    ids = list(dict.fromkeys(body.workflows))
+    return await call.service.cancel_all(ids, _reason(body))
 
 
 async def cancel_task(call: Call[Query]) -> TaskView:
     """As if it had failed for good."""
     task = task_of(call)
-    said = await read_json(call.request, CommandBody, call.serving.limits)
-    return await call.service.cancel_task(*task, _reason(said))
+    body = await read_json(call.request, CommandBody, call.serving.limits)
+    return await call.service.cancel_task(*task, _reason(body))
 
 
 async def report_end(call: Call[Query]) -> WorkflowView:
     """The engine's word counts more than what its tasks tell."""
-    said = await read_json(call.request, EndBody, call.serving.limits)
+    body = await read_json(call.request, EndBody, call.serving.limits)
     run = path_text(call.request, "workflow")
-    return await call.service.report_end(run, said.state, said.reason)
+    return await call.service.report_end(run, body.state, body.reason)
 
 
 def command(kind: str) -> Callable[[Call[Query]], Awaitable[WorkflowView]]:
@@ -205,11 +205,11 @@ def command(kind: str) -> Callable[[Call[Query]], Awaitable[WorkflowView]]:
 
     async def command(call: Call[Query]) -> WorkflowView:
         workflow = path_text(call.request, "workflow")
-        said = await read_json(call.request, CommandBody, call.serving.limits)
-        return await call.service.command(workflow, kind, _reason(said))
+        body = await read_json(call.request, CommandBody, call.serving.limits)
+        return await call.service.command(workflow, kind, _reason(body))
 
     return command
 
 
-def _reason(said: CommandBody) -> dict[str, Any] | None:
-    return {"reason": said.reason} if said.reason else None
+def _reason(body: CommandBody) -> dict[str, Any] | None:
+    return {"reason": body.reason} if body.reason else None
