@@ -34,7 +34,7 @@ from flowsched.workflow.engine_words import engine_in
 from flowsched.workflow.views import EventView, WorkflowView
 
 #: How often progress is asked for.
-LOOK_S: Final = 0.4
+REFRESH_S: Final = 0.4
 #: How long a service whose database is away is left alone between two looks.
 AWAY_S: Final = 2.0
 #: How often a command says that it still waits for a service.
@@ -134,8 +134,8 @@ async def _follow(client: Client, ident: str) -> WorkflowView:
                         say(f"{stage.name}: {stage.state} {done}/{stage.width * stage.members}{because}")
                 if over:
                     return await waiting
-                prospects.seen(view)
-                await asyncio.wait({waiting}, timeout=LOOK_S)
+                prospects.observe(view)
+                await asyncio.wait({waiting}, timeout=REFRESH_S)
     finally:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)

@@ -57,7 +57,7 @@ class SyncRun:
     notes: tuple[str, ...] = ()  #: what the service adds to the document, such as the timeout of its queue
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: how it is now, with its stages."""
+        """A notebook's display: the workflow now, with its stages."""
         view, stages = self.view(), self.stages()
         return html.fields(view, view.SHOWN) + html.table(stages, StageView.SHOWN)
 
@@ -65,7 +65,7 @@ class SyncRun:
 class SyncClient:
     """Talks to one service. A context manager; without `with`, `close` ends its thread, or the program does.
 
-    It has each method of `flowsched.Client`, which does the same and raises the same. What comes piece by piece there is an
+    It has each method of `flowsched.Client`, which does the same and raises the same. An asynchronous iterator there is an
     iterator here; logs are a text, and outputs are bytes. Ctrl-C ends a call.
 
     Args:
@@ -141,7 +141,7 @@ class SyncClient:
         tail: int | None = None,
         follow: bool = False,
     ) -> str:
-        """What a task wrote, as text; with `follow` when it has ended. See `Client.logs`."""
+        """The log of a task, as text; with `follow` when it has ended. See `Client.logs`."""
         pieces = self._thread.each(
             self._client.logs(
                 workflow,
@@ -161,7 +161,7 @@ class SyncClient:
         return b"".join(self._thread.each(self._client.output(workflow, stage, index, name)))
 
     def events(self, workflow: str, after: int = 0, *, follow: bool = False) -> Rows[EventView]:
-        """What happened in a workflow after event `after`, and with `follow` what happens, until it has ended."""
+        """The events of a workflow after event `after`; with `follow` also those to come, until it has ended."""
         return Rows(self._thread.each(self._client.events(workflow, after, follow=follow)))
 
 

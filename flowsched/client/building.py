@@ -84,7 +84,7 @@ class Workflow:
     """A workflow document that grows stage by stage.
 
     Args:
-        name: What people call it.
+        name: Its name for people.
         queue: Where it waits; None = the service's own default.
         user: Whose it is; None = the user of the token.
         priority: Higher is first in its queue.
@@ -101,7 +101,7 @@ class Workflow:
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self._head = _plain(_given(queue=queue, user=user, priority=priority, labels=labels))
+        self._head = _plain(_without_empty(queue=queue, user=user, priority=priority, labels=labels))
         self._stages: dict[str, dict[str, Any]] = {}
 
     def stage(
@@ -145,9 +145,9 @@ class Workflow:
         body: dict[str, Any] = {"command": _listed(command, f"the command of {where}")}
         if image is not None:
             body["container"] = {"image": image}
-        body |= _given(
+        body |= _without_empty(
             env=_env(env, where),
-            resources=_given(cpu=cpu, memory=memory, disk=disk, gpu=gpu),
+            resources=_without_empty(cpu=cpu, memory=memory, disk=disk, gpu=gpu),
         )
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
@@ -184,7 +184,7 @@ class Workflow:
         return self._add(name, scatter, body | more, inputs, outputs, needs)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: its stages."""
+        """A notebook's display: its stages."""
         stages = [_row(stage) for stage in self._stages.values()]
         number = len(stages)
         return table(stages, _Row._fields, f"workflow {self.name}: {number} stage{'s' * (number != 1)}")
@@ -214,7 +214,7 @@ class Workflow:
             stage["scatter"] = _scatter(scatter, where)
         stage |= body
         read, written = _mapping(inputs, f"inputs of {where}"), _mapping(outputs, f"outputs of {where}")
-        stage |= _given(
+        stage |= _without_empty(
             needs=[
                 need.name if isinstance(need, StageHandle) else need
                 for need in _listed(needs, f"needs of {where}")
@@ -225,23 +225,25 @@ class Workflow:
         self._stages[name] = _plain(stage)
         return StageHandle(name, tuple(written))
 
-    def _input(self, name: str, given: Input, where: str) -> dict[str, Any]:
-        match given:
+    def _input(self, name: str, source: Input, where: str) -> dict[str, Any]:
+        match source:
             case Reference():
-                if given.stage not in self._stages:
+                if source.stage not in self._stages:
                     raise InvalidRequest(
-                        f"input {name!r} refers to stage {given.stage!r} of another workflow"
+                        f"input {name!r} refers to stage {source.stage!r} of another workflow"
                     )
-                return {"name": name, "from": f"{given.stage}.{given.output}"} | _given(match=given.match)
+                return {"name": name, "from": f"{source.stage}.{source.output}"} | _without_empty(
+                    match=source.match
+                )
             case Path():
-                return {"name": name, "uri": given.absolute().as_posix()}
+                return {"name": name, "uri": source.absolute().as_posix()}
             case str():
-                return {"name": name, "uri": given}
+                return {"name": name, "uri": source}
             case Mapping():
-                return {"name": name, **given}
+                return {"name": name, **source}
             case _:
                 raise InvalidRequest(
-                    f"input {name!r} of {where} is {given!r}, expected a URI, a Path, an output of a stage, or a mapping"
+                    f"input {name!r} of {where} is {source!r}, expected a URI, a Path, an output of a stage, or a mapping"
                 )
 
 
@@ -280,42 +282,42 @@ def _row(stage: Mapping[str, Any]) -> _Row:
     )
 
 
-def _output(name: str, given: Output, where: str) -> dict[str, Any]:
-    if isinstance(given, str | PurePath):
-        return {"name": name, "path": str(given)}
-    if isinstance(given, Mapping):
-        return {"name": name, **given}
+def _output(name: str, output: Output, where: str) -> dict[str, Any]:
+    if isinstance(output, str | PurePath):
+        return {"name": name, "path": str(output)}
+    if isinstance(output, Mapping):
+        return {"name": name, **output}
     raise InvalidRequest(
-        f"output {name!r} of {where} is {given!r}, expected a file below the task's folder, or a mapping such as "
+        f"output {name!r} of {where} is {output!r}, expected a file below the task's folder, or a mapping such as "
         '{"path": "model.json", "value": True}'
     )
 
 
-def _mapping(given: Mapping[str, T] | None, what: str) -> dict[str, T]:
+def _mapping(value: Mapping[str, T] | None, what: str) -> dict[str, T]:
     """A mapping as a dictionary of its own; None is empty."""
-    if given is not None and not isinstance(given, Mapping):
-        raise InvalidRequest(f"{what}: found {given!r}, expected a mapping by name")
-    return dict(given or {})
+    if value is not None and not isinstance(value, Mapping):
+        raise InvalidRequest(f"{what}: found {value!r}, expected a mapping by name")
+    return dict(value or {})
 
 
-def _listed(given: object, what: str) -> list[Any]:
-    """What was given as a list. A text would be taken for its letters, and a set has another order in each run."""
-    if isinstance(given, str | bytes | Mapping | set | frozenset) or not isinstance(given, Iterable):
-        raise InvalidRequest(f"{what} is {given!r}, expected a list")
-    return list(given)
+def _listed(value: object, what: str) -> list[Any]:
+    """A value as a list. A text would become its letters, and a set has another order in each run."""
+    if isinstance(value, str | bytes | Mapping | set | frozenset) or not isinstance(value, Iterable):
+        raise InvalidRequest(f"{what} is {value!r}, expected a list")
+    return list(value)
 
 
-def _scatter(given: object, where: str) -> dict[str, Any]:
+def _scatter(value: object, where: str) -> dict[str, Any]:
     """A number of shards, or their items."""
-    count = _number(given)
+    count = _number(value)
     if isinstance(count, int) and not isinstance(count, bool):
         return {"count": count}
-    return {"items": _listed(given, f"scatter of {where}")}
+    return {"items": _listed(value, f"scatter of {where}")}
 
 
-def _role(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _role(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
     where = f"role {name!r}"
-    settings = _mapping(given, where)
+    settings = _mapping(body, where)
     role = {key: value for key, value in settings.items() if key not in (*_RESOURCES, "image")}
     if "command" in role:
         role["command"] = _listed(role["command"], f"the command of {where}")
@@ -329,8 +331,8 @@ def _role(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return role
 
 
-def _given(**fields: Any) -> dict[str, Any]:
-    """What was given: neither None nor empty."""
+def _without_empty(**fields: Any) -> dict[str, Any]:
+    """The fields that are neither None nor empty."""
     return {
         name: value
         for name, value in fields.items()
@@ -338,9 +340,9 @@ def _given(**fields: Any) -> dict[str, Any]:
     }
 
 
-def _env(given: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
+def _env(env: Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     """Environment variables; a path is its text."""
-    variables = _mapping(given, f"env of {where}")
+    variables = _mapping(env, f"env of {where}")
     return {name: str(value) if isinstance(value, PurePath) else value for name, value in variables.items()}
 
 

@@ -82,7 +82,7 @@ class Run:
     notes: tuple[str, ...] = ()  #: what the service adds to the document, such as the timeout of its queue
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: its id. How it goes has to be awaited: `await run.view()`."""
+        """A notebook's display: its id. Its state has to be awaited: `await run.view()`."""
         return f"run <code>{escape(self.id)}</code>: <code>await run.view()</code> shows how it goes"
 
     async def view(self) -> WorkflowView:
@@ -98,7 +98,7 @@ class Run:
         return await self.client.stages(self.id)
 
     def events(self, after: int = 0, *, follow: bool = True) -> AsyncGenerator[EventView, None]:
-        """What happened in it, and with `follow` what happens, until it has ended."""
+        """Its events; with `follow` also those to come, until it has ended."""
         return self.client.events(self.id, after, follow=follow)
 
     def logs(
@@ -111,7 +111,7 @@ class Run:
         tail: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """What one of its tasks wrote, in pieces; see `Client.logs`."""
+        """The log of one of its tasks, in pieces; see `Client.logs`."""
         return self.client.logs(
             self.id, stage, index, stream=stream, attempt=attempt, tail=tail, follow=follow
         )
@@ -237,8 +237,8 @@ async def _last_words(client: Client, workflow: str) -> str:
     if not lines:
         return f"\n{task.stage}[{task.index}] wrote nothing"
     call = f'logs("{task.stage}", {task.index}, stream="{stream}")'
-    said = "".join(f"\n  | {line}" for line in lines)
-    return f"\n{task.stage}[{task.index}] wrote to {stream} (all of it: {call}):{said}"
+    shown = "".join(f"\n  | {line}" for line in lines)
+    return f"\n{task.stage}[{task.index}] wrote to {stream} (all of it: {call}):{shown}"
 
 
 class Prospects:
@@ -247,7 +247,7 @@ class Prospects:
     def __init__(self) -> None:
         self._permanent = 0  # seen twice in a row: nodes may just be appearing
 
-    def seen(self, view: WorkflowView) -> None:
+    def observe(self, view: WorkflowView) -> None:
         """Take note of how the workflow is now."""
         self._permanent = self._permanent + 1 if view.waiting is not None and view.waiting.permanent else 0
         if self._permanent == 2 and view.waiting is not None:
@@ -274,13 +274,13 @@ def _level_of_caller() -> int:
 
 # ---- the client ----
 
-#: What a task writes, the one for errors first.
+#: The streams that a task writes, the one for errors first.
 STREAMS: Final[tuple[Literal["stderr", "stdout"], ...]] = ("stderr", "stdout")
 
-#: `wait` looks so often while events come, and while none can be had; the first looks are as frequent as the latter.
-LOOK_S: Final = 30.0
+#: `wait` asks so often while events come, and while none can be had; it first asks as often as while none can be had.
+CHECK_S: Final = 30.0
 POLL_S: Final = 1.0
-FIRST_LOOKS: Final = 2
+FIRST_CHECKS: Final = 2
 #: The permanent reasons for which more nodes are no cure (`scheduling.plan.ReasonCode`), and what would have to be raised.
 CAPS: Final = {"LargerThanQueue": "cap of its queue", "LargerThanQuota": "quota of its namespace"}
 #: So long it asks why a workflow has not ended in time.
@@ -518,7 +518,7 @@ class Client:
     async def _ended(self, workflow: str) -> WorkflowView:
         view = await self.get(workflow)
         end = asyncio.create_task(ended(self._session, f"{_path(workflow)}/events"))
-        pauses = chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
+        pauses = chain((POLL_S,) * FIRST_CHECKS, repeat(CHECK_S))
         prospects = Prospects()
         try:
             while not is_terminal(view.state) and not (view.state == ReportedState.ENGINE and end.done()):
@@ -527,7 +527,7 @@ class Client:
                 else:
                     await asyncio.wait({end}, timeout=next(pauses))
                 view = await self.get(workflow)
-                prospects.seen(view)
+                prospects.observe(view)
             return view
         finally:
             end.cancel()
@@ -536,12 +536,12 @@ class Client:
     async def events(
         self, workflow: str, after: int = 0, *, follow: bool = True
     ) -> AsyncGenerator[EventView, None]:
-        """What happened in a workflow after event `after`, and with `follow` what happens, until it has ended.
+        """The events of a workflow after event `after`; with `follow` also those to come, until it has ended.
 
         Each event comes once, in order, however often the connection breaks. With `follow`, the warning
         `flowsched.errors.CannotStart` says of a workflow from which no events come that it asks for what no node has, as in `wait`.
         """
-        prospects, pauses = Prospects(), chain((POLL_S,) * FIRST_LOOKS, repeat(LOOK_S))
+        prospects, pauses = Prospects(), chain((POLL_S,) * FIRST_CHECKS, repeat(CHECK_S))
         pause = next(pauses)
         path = f"{_path(workflow)}/events"
         async with aclosing(workflow_events(self._session, path, after, follow=follow)) as source:
@@ -550,7 +550,7 @@ class Client:
                 try:
                     while follow and not (await asyncio.wait({coming}, timeout=pause))[0]:
                         with suppress(FlowschedError):  # the stream says so when it gives up
-                            prospects.seen(await self.get(workflow))
+                            prospects.observe(await self.get(workflow))
                         pause = next(pauses)
                     event = await coming
                 finally:
@@ -572,7 +572,7 @@ class Client:
         tail: int | None = None,
         follow: bool = False,
     ) -> AsyncGenerator[bytes, None]:
-        """What the last attempt of a task wrote, or the one that is named, in pieces. `tail`: only so many of the last lines.
+        """The log of a task's last attempt, or of the named one, in pieces. `tail`: only so many of the last lines.
 
         With `follow` it goes on until the attempt that is named has ended. If none is named it begins with the attempt that
         runs or comes next, goes on with those that follow it, and ends with the task.
@@ -715,13 +715,13 @@ class Client:
     async def cancel_all(self, workflows: Sequence[str], reason: str | None = None) -> CancelledView:
         """Stop several workflows: one request, and one transaction, for every 250 of them.
 
-        Those that cannot be cancelled raise nothing: the answer's `refused` says why not, by id.
+        Workflows that cannot be cancelled raise nothing: the answer's `refused` says why not, by id.
         """
         found = CancelledView(workflows=[])
         for start in range(0, len(workflows), CANCELLED_AT_ONCE):
             some: dict[str, Any] = {"workflows": list(workflows[start : start + CANCELLED_AT_ONCE])}
-            said = some | ({"reason": reason} if reason else {})
-            part = await self._send("POST", "/api/v1/cancel", CancelledView, said)
+            body = some | ({"reason": reason} if reason else {})
+            part = await self._send("POST", "/api/v1/cancel", CancelledView, body)
             found.workflows += part.workflows
             found.refused |= part.refused
         return found
@@ -791,7 +791,7 @@ class Client:
 
         Args:
             node: Its name.
-            grace: What has not ended so long after the start ("5m", "0s") is taken away, and runs elsewhere.
+            grace: Pods that have not ended so long after the start ("5m", "0s") are taken away, and run elsewhere.
             start: A later moment, for a maintenance: before it, only tasks start there that will have ended by then.
             reason: Why; `explain` and `nodes` show it.
             by: The author, shown beside it. Not given: this user of this machine.
@@ -845,7 +845,7 @@ class Client:
 
         Args:
             source: The WDL.
-            imports: What it imports: sources by name, or a zip file.
+            imports: Its imports: sources by name, or a zip file.
             inputs: As Cromwell takes them; None if they are not known.
             sizes: Bytes of files, by the URI or path in the inputs.
             contents: Texts of files, likewise: lists that the workflow reads.
@@ -856,8 +856,8 @@ class Client:
         """
         packed = base64.b64encode(imports).decode() if isinstance(imports, bytes) else dict(imports)
         files = {"sizes": dict(sizes or {}), "contents": dict(contents or {})}
-        said = {"source": source, "imports": packed, "inputs": inputs, "run": run} | files
-        return await self._send("POST", _PLANS, PlanView, said)
+        body = {"source": source, "imports": packed, "inputs": inputs, "run": run} | files
+        return await self._send("POST", _PLANS, PlanView, body)
 
     async def plan_cromwell(self, url: str, root_workflow_id: str) -> PlanView:
         """Plan a run of a Cromwell server that the service may ask. The plan is kept.
@@ -865,8 +865,8 @@ class Client:
         Raises:
             Forbidden: The service may not ask this server.
         """
-        said = {"cromwell": {"url": url, "root_workflow_id": root_workflow_id}}
-        return await self._send("POST", _PLANS, PlanView, said)
+        body = {"cromwell": {"url": url, "root_workflow_id": root_workflow_id}}
+        return await self._send("POST", _PLANS, PlanView, body)
 
     async def get_plan(self, plan: str) -> PlanView:
         """One plan, with ranks as they are now."""
@@ -888,7 +888,7 @@ class Client:
         Raises:
             Unavailable: No server answers.
         """
-        status, text = await self._session.look("/readyz")
+        status, text = await self._session.probe("/readyz")
         return status == 200, text.strip()
 
     async def report_end(self, run: str, state: str, reason: str = "") -> WorkflowView:
@@ -899,13 +899,13 @@ class Client:
             state: SUCCEEDED, FAILED or CANCELLED.
             reason: Why.
         """
-        said = {"state": state, "reason": reason[:1000]}
-        return await self._send("POST", f"{_path(run)}/ended", WorkflowView, said)
+        body = {"state": state, "reason": reason[:1000]}
+        return await self._send("POST", f"{_path(run)}/ended", WorkflowView, body)
 
     async def _command(self, workflow: str, kind: str, reason: str | None) -> WorkflowView:
-        said = {"reason": reason} if reason else None
+        body = {"reason": reason} if reason else None
         return await self._send(
-            "POST", f"{_path(workflow)}/{kind}", WorkflowView, said, again=kind != "retry"
+            "POST", f"{_path(workflow)}/{kind}", WorkflowView, body, again=kind != "retry"
         )
 
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> T:
@@ -923,10 +923,10 @@ class Client:
             token = found.next_page_token
 
     async def _send(
-        self, method: str, path: str, kind: type[T], said: object = None, *, again: bool = True
+        self, method: str, path: str, kind: type[T], fields: object = None, *, again: bool = True
     ) -> T:
         """Ask for a change. `again`: the request may reach the service twice."""
-        body = None if said is None else json.dumps(said).encode()
+        body = None if fields is None else json.dumps(fields).encode()
         content, _ = await self._session.request(method, path, body=body, again=again)
         return decoded(content, kind)
 
@@ -1029,5 +1029,5 @@ def _output_path(workflow: str, stage: str, index: int, name: str) -> str:
     return f"{_task_path(workflow, stage, index)}/outputs/{quote(name, safe='')}"
 
 
-def _params(**given: str | int | None) -> dict[str, str]:
-    return {name: str(value) for name, value in given.items() if value is not None}
+def _params(**values: str | int | None) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items() if value is not None}

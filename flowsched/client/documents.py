@@ -23,8 +23,8 @@ def read(path: Path) -> bytes:
 def resolved_bytes(raw: bytes, folder: Path) -> bytes:
     """Resolve a document as JSON.
 
-    What is not a JSON object, or says a key twice, is left as it is: the service names what is wrong with it, and
-    that must be said about the bytes that the user wrote.
+    Bytes that are no JSON object, or have a key twice, stay as they are: the service names their faults, and must name
+    them in the bytes that the user wrote.
     """
     try:
         document = _loads(raw)
@@ -37,7 +37,7 @@ def resolved_bytes(raw: bytes, folder: Path) -> bytes:
 
 
 def resuming(raw: bytes, workflow: str) -> bytes:
-    """A document that resumes another workflow. What is not a JSON object is left to the service to refuse."""
+    """A document that resumes another workflow. The service refuses bytes that are no JSON object."""
     try:
         document = _loads(raw)
     except (ValueError, RecursionError):
@@ -85,7 +85,7 @@ def _input(entry: Any, folder: Path) -> Any:
 
 
 def absolute_uri(uri: str, folder: Path) -> str:
-    """One URI: a relative path gets its folder, all others stay. What has no scheme stays a path: no `%` in it is an escape."""
+    """One URI: a relative path gets its folder, all others stay. Without a scheme it is a path: no `%` in it is an escape."""
     path = uri.removeprefix("file:")
     if path.startswith("//") or not path or (path == uri and _SCHEME.match(uri)):
         return uri

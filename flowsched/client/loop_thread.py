@@ -70,7 +70,7 @@ class LoopThread:
             raise
 
     def each(self, source: AsyncIterator[T]) -> Iterator[T]:
-        """What an asynchronous iterator gives, one by one as it is asked for."""
+        """The values of an asynchronous iterator, each made when the caller asks for it."""
         try:
             while found := self.run(_next(source)):
                 yield found[0]

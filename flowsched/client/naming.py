@@ -27,14 +27,14 @@ class Named(NamedTuple):
     source: str = ""  #: the engine whose run it is
 
 
-async def find(listing: Listing, given: str, *, to_change: bool = False, own: bool = False) -> Named:
+async def find(listing: Listing, ref: str, *, to_change: bool = False, own: bool = False) -> Named:
     """The id of the workflow that a user named.
 
     The text is taken for an id, else for a name (the newest workflow of that name), else for the beginning of one id.
 
     Args:
         listing: Lists the workflows of the server.
-        given: What the user wrote.
+        ref: The user's text: an id, its beginning, or a name.
         to_change: The workflow shall be cancelled, paused or the like: of several that live, none is guessed.
         own: A name means a run of flowsched, where there is one: what is asked says nothing of runs of other engines.
 
@@ -43,46 +43,46 @@ async def find(listing: Listing, given: str, *, to_change: bool = False, own: bo
         Conflict: There are several, and no rule says which is meant.
     """
     found: list[WorkflowView] = []
-    async with aclosing(listing(ref=given, page=_COMPARED)) as views:
+    async with aclosing(listing(ref=ref, page=_COMPARED)) as views:
         async for view in views:
             found.append(view)
-            if view.id == given or len(found) == _COMPARED:
+            if view.id == ref or len(found) == _COMPARED:
                 break
     if not found:
         raise NotFound(
-            f"there is no workflow {given!r}: it is no id, no beginning of one, and no name{await _meant(listing, given)}"
+            f"there is no workflow {ref!r}: it is no id, no beginning of one, and no name{await _meant(listing, ref)}"
         )
     for view in found:
-        if view.id == given:
-            return Named(given, 1)
-    named = [view for view in found if view.name == given]
+        if view.id == ref:
+            return Named(ref, 1)
+    named = [view for view in found if view.name == ref]
     if named:
         live = [view for view in named if view.ended_at is None]
         if to_change and len(live) > 1:
-            raise Conflict(f"{len(live)} workflows named {given!r} live: give an id, of {_listed(live)}")
+            raise Conflict(f"{len(live)} workflows named {ref!r} live: give an id, of {_listed(live)}")
         named = [view for view in named if not (own and view.source)] or named
         newest = max(named, key=lambda view: view.created_at)
         chosen = next((view for view in named if to_change and view.ended_at is None), newest)
         return Named(chosen.id, len(named), chosen.source)
     if len(found) > 1:
-        raise Conflict(f"the ids of {len(found)} workflows begin with {given!r}: {_listed(found)}")
+        raise Conflict(f"the ids of {len(found)} workflows begin with {ref!r}: {_listed(found)}")
     return Named(found[0].id, 1)
 
 
-async def _meant(listing: Listing, given: str) -> str:
+async def _meant(listing: Listing, ref: str) -> str:
     """The name or id that was probably meant, of the first workflows."""
     names: dict[str, str] = {}
     async with aclosing(listing(page=_COMPARED)) as views:
         async for view in views:
             names.setdefault(view.name, view.name)
             names[view.id] = view.id
-            names.setdefault(view.id[: len(given)], view.id)  # the beginning of an id, mistyped
+            names.setdefault(view.id[: len(ref)], view.id)  # the beginning of an id, mistyped
             if len(names) >= 3 * _COMPARED:
                 break
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.7)
+    close = difflib.get_close_matches(ref, names, n=1, cutoff=0.7)
     return f"; did you mean {names[close[0]]!r}?" if close else ""
 
 
 def _listed(views: list[WorkflowView]) -> str:
-    told = ", ".join(f"{view.id} ({view.name})" for view in views[:_SHOWN])
-    return told + (" …" if len(views) > _SHOWN else "")
+    listed = ", ".join(f"{view.id} ({view.name})" for view in views[:_SHOWN])
+    return listed + (" …" if len(views) > _SHOWN else "")

@@ -29,7 +29,7 @@ class Unreachable(Exception):
 
 
 class Answer:
-    """What came back, whatever its status.
+    """An answer of any status.
 
     Args:
         status: Of HTTP.
@@ -40,7 +40,7 @@ class Answer:
     def __init__(self, status: int, content: bytes, retry_after: str) -> None:
         self.status = status
         self.content = content
-        #: What the server asked for, 0 if nothing.
+        #: The pause that the server asked for, 0 if none.
         self.retry_after_s = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else 0.0
 
 
@@ -75,7 +75,7 @@ def ask(
     Args:
         method: As in HTTP.
         url: The whole of it; see `wrong_url`.
-        body: What is sent; None sends nothing.
+        body: The bytes to send; None sends none.
         headers: Further headers.
         timeout_s: Longest silence, in seconds.
 

@@ -26,7 +26,7 @@ def with_lines(error: InvalidDocument, name: str, raw: bytes) -> InvalidDocument
     Args:
         error: As the service raised it.
         name: Of the file, as its user wrote it.
-        raw: What the file holds: JSON, or YAML.
+        raw: The file's bytes: JSON, or YAML.
     """
     paths = [steps(fault.path) for fault in error.faults]
     try:
@@ -61,7 +61,7 @@ def steps(path: str) -> Steps | None:
 
 
 def lines_of(raw: bytes, paths: Sequence[Steps]) -> list[int]:
-    """The line of each path, from 1. What is not there has the line of what should hold it.
+    """The line of each path, from 1. A missing value has the line of the value that should hold it.
 
     Raises:
         ValueError: The text is neither JSON nor YAML, or too long to look.

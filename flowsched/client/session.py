@@ -52,19 +52,19 @@ SLOW_S: Final = 2.0
 #: A stream on which nothing comes for so long is dead: the server sends a comment every 15 s.
 SILENCE_S: Final = 45.0
 
-#: What calls of a closed client say.
+#: The error of a call of a closed client.
 CLOSED: Final = "this client is closed: make another one, or make the call inside the `with` block"
 
 #: Raised before anything was sent: trying again is always safe.
 _NOT_SENT: Final = (aiohttp.ClientConnectorError,)
 _LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
-#: What a program says to be let in. The commands have words of their own.
+#: How a program gives a token. The commands have words of their own.
 TOKEN: Final = (
     "give the service's token: token=… of the client, or FLOWSCHED_TOKEN in the environment; `flowsched token` prints it to the "
     "user who runs the service"
 )
-#: What a program says to name a workflow otherwise than by its id. Commands do that by themselves.
+#: How a program names a workflow otherwise than by its id. Commands do that by themselves.
 FIND: Final = "calls take ids: client.find(NAME) gives the newest run of a name"
 NO_FLOWSCHED: Final = "what answers at this address is no flowsched"
 _ERRORS: Final[Mapping[int, type[FlowschedError]]] = {
@@ -101,7 +101,7 @@ class Session:
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout, sock_read=SILENCE_S)
         self._headers = {"User-Agent": f"flowsched/{VERSION}"}
-        self._given = token or os.environ.get("FLOWSCHED_TOKEN") or None
+        self._configured = token or os.environ.get("FLOWSCHED_TOKEN") or None
         self._found: str | None = None
         self._http: aiohttp.ClientSession | None = None
         self._closed = False
@@ -125,7 +125,7 @@ class Session:
 
     def _authorization(self) -> dict[str, str]:
         """The header with the token: the given one, else the one of a service that this user runs on this machine."""
-        if self._given is None and self._found is None:
+        if self._configured is None and self._found is None:
             self._found = found(
                 self.url
             )  # looked for each time until it is there: the service may come up later
@@ -133,11 +133,11 @@ class Session:
 
     @property
     def _token(self) -> str | None:
-        return self._given or self._found
+        return self._configured or self._found
 
     def _is_outdated(self, status: int) -> bool:
         """Whether a refusal was about a found token, and another one is to be found now: another service has the port."""
-        if status != 401 or self._given is not None:
+        if status != 401 or self._configured is not None:
             return False
         before, self._found = self._found, found(self.url)
         return self._found not in (None, before)
@@ -173,7 +173,7 @@ class Session:
             The body and the headers of the answer.
 
         Raises:
-            FlowschedError: What the server said, or `Unavailable` if it said nothing.
+            FlowschedError: The server's error, or `Unavailable` if it did not answer.
         """
         sent = {"Content-Type": "application/json"} if body is not None else {}
         sent |= dict(headers or {})
@@ -249,7 +249,7 @@ class Session:
         The client sends no work there, even if that service needs no token. None where the user named an address or has a token
         for it, or where no other account's service listens.
         """
-        if self._named or self._given is not None or self._found is not None:
+        if self._named or self._configured is not None or self._found is not None:
             return None
         return stranger_at(self.url)
 
@@ -296,7 +296,7 @@ class Session:
             "`flowsched serve`"
         )
 
-    async def look(self, path: str) -> tuple[int, str]:
+    async def probe(self, path: str) -> tuple[int, str]:
         """Ask once, for a status and a text, whatever they are.
 
         Raises:
@@ -315,7 +315,7 @@ class Session:
         """Open a stream, once.
 
         Raises:
-            FlowschedError: What the server said instead.
+            FlowschedError: The server answered with an error.
             Unavailable: The connection failed, now or while it was read.
         """
         try:
@@ -332,10 +332,10 @@ class Session:
             raise self._gone(error) from None
 
 
-def _tokenless(url: str, said: str) -> Unauthorized:
+def _tokenless(url: str, refusal: str) -> Unauthorized:
     """The service of a named address wants a token, and none is known. `said`: its own words."""
     error = Unauthorized(
-        f"{url} asks for a token: none was given, and no service of this user listens there ({said})"
+        f"{url} asks for a token: none was given, and no service of this user listens there ({refusal})"
     )
     error.add_note(TOKEN)
     return error
@@ -363,12 +363,12 @@ def unreachable(url: str, error: BaseException) -> FlowschedError:
         return Unavailable(f"the connection to {url} was cut in the middle of an answer")
     if (tls := _tls_error(error)) is not None:
         return _no_tls(url, tls)
-    why = "no answer in time" if isinstance(error, TimeoutError) else _said(error)
+    why = "no answer in time" if isinstance(error, TimeoutError) else _system_error(error)
     return Unavailable(f"no answer from {url} ({why}); is `flowsched serve` running there?")
 
 
 def _tls_error(error: BaseException) -> ssl.SSLError | None:
-    """What TLS says of a connection that failed; None if it failed otherwise."""
+    """The TLS error of a connection that failed; None if it failed otherwise."""
     below = getattr(error, "certificate_error", None) or getattr(error, "os_error", None)
     return below if isinstance(below, ssl.SSLError) else None
 
@@ -379,13 +379,13 @@ def _no_tls(url: str, error: ssl.SSLError) -> ConfigurationError:
             f"the certificate of {url} is not trusted ({error.verify_message}); of a private authority, "
             "name the file with its certificate: SSL_CERT_FILE=FILE in the environment"
         )
-    said = (error.reason or str(error)).replace("_", " ").lower()
+    cause = (error.reason or str(error)).replace("_", " ").lower()
     return ConfigurationError(
-        f"no TLS at {url} ({said}); where no proxy with TLS is in front of the service, its URL begins with http://"
+        f"no TLS at {url} ({cause}); where no proxy with TLS is in front of the service, its URL begins with http://"
     )
 
 
-def _said(error: BaseException) -> str:
+def _system_error(error: BaseException) -> str:
     """The system's words for a connection that failed, without the addresses and flags that aiohttp adds to them."""
     below = getattr(error, "os_error", None)
     if isinstance(below, OSError) and below.errno is not None and below.errno > 0:

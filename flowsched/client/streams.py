@@ -53,7 +53,7 @@ async def workflow_events(
     """Events after one, in order, each once; ends with the workflow, or without `follow` with what has happened.
 
     Raises:
-        FlowschedError: What the server said, if it refused.
+        FlowschedError: The server refused.
         Unavailable: It was away for too long.
     """
     async for frame in _resumed(session, path, after, follow=follow):

@@ -299,8 +299,8 @@ async def test_wait_returns_when_the_workflow_has_ended(
     client: Client, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the events end, not at the next look, which would be tomorrow."""
-    monkeypatch.setattr("flowsched.client.calls.LOOK_S", 86_400)
-    monkeypatch.setattr("flowsched.client.calls.FIRST_LOOKS", 0)
+    monkeypatch.setattr("flowsched.client.calls.CHECK_S", 86_400)
+    monkeypatch.setattr("flowsched.client.calls.FIRST_CHECKS", 0)
     workflow = service.add()
     waiting = asyncio.create_task(client.wait(workflow))
     await asyncio.sleep(0.1)
