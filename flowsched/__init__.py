@@ -29,5 +29,5 @@ else:  # type checkers see the imports above alone, so that they refuse names th
         raise AttributeError(f"module 'flowsched' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """What completion offers."""
+        """The names for completion."""
         return __all__

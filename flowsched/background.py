@@ -61,7 +61,7 @@ class BackgroundTasks:
     """Tasks that their caller does not wait for.
 
     Args:
-        about: What each works on, for the log: "a pod".
+        about: The object of each, for the log: "a pod".
     """
 
     def __init__(self, about: str) -> None:
@@ -75,12 +75,12 @@ class BackgroundTasks:
         name: str | None = None,
         failed: Callable[[Exception], object] = lambda _: None,
     ) -> asyncio.Task[None]:
-        """Start a task. What it raises is logged.
+        """Start a task. Its exceptions are logged.
 
         Args:
-            work: What it does.
+            work: The work.
             name: For the log and for stack dumps.
-            failed: Called with what it raised: ends what waits for its effect. Raises nothing.
+            failed: Called with its exception: ends what waits for its effect. Raises nothing.
         """
         return self._started(self._guarded(work, name, failed), name)
 
@@ -91,7 +91,7 @@ class BackgroundTasks:
             work: Makes the loop, or the work, which may be begun any number of times.
             name: For the log and for stack dumps.
         """
-        return self._started(self._kept(work, name), name)
+        return self._started(self._restarted(work, name), name)
 
     async def close(self) -> None:
         """Cancel all tasks, and wait until they have ended."""
@@ -114,7 +114,7 @@ class BackgroundTasks:
             log.exception("work failed", on=self._about, task=name)
             failed(error)
 
-    async def _kept(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    async def _restarted(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         clock, backoff = asyncio.get_running_loop().time, Backoff()
         while True:
             began = clock()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 #: The variable that names the descriptor from which a later life reads the secrets of the first one.
-KEPT_FD: Final = "FLOWSCHED_CREDENTIALS_FD"
+CREDENTIALS_FD: Final = "FLOWSCHED_CREDENTIALS_FD"
 SETTINGS: Final = ("FLOWSCHED_TOKEN", "FLOWSCHED_DATABASE", "FLOWSCHED_AGENT_KEY")
 #: variable -> schemes of fsspec, and the option by which their file systems take it.
 STORES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
@@ -39,7 +39,7 @@ _PR_SET_DUMPABLE: Final = 4
 _ARGUMENTS, _ENVIRONMENT = (45, 46), (47, 48)
 
 
-def take(*, stores: bool) -> dict[str, str]:
+def remove(*, stores: bool) -> dict[str, str]:
     """Remove the secrets from this process's environment; returns them, by variable.
 
     Args:
@@ -85,9 +85,9 @@ def hide_options(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         hidden[_OPTIONS[option]] = value
     begins = {os.fsencode(value): 0 for value in hidden.values()}
     begins |= {
-        os.fsencode(f"{name}={hidden[said]}"): len(name) + 1
-        for name, said in _OPTIONS.items()
-        if said in hidden
+        os.fsencode(f"{name}={hidden[option]}"): len(name) + 1
+        for name, option in _OPTIONS.items()
+        if option in hidden
     }
     _overwrite(_ARGUMENTS, begins.get)
     return shown, hidden
@@ -102,7 +102,7 @@ def keep(taken: Mapping[str, str]) -> int:
 
 def restore() -> None:
     """Set the variables of the first life in a later one. Call it before the command line is parsed."""
-    text = os.environ.pop(KEPT_FD, "")
+    text = os.environ.pop(CREDENTIALS_FD, "")
     if text.isdecimal():
         os.environ.update(json.loads(os.pread(int(text), 1 << 20, 0)))
         os.close(int(text))

@@ -1,4 +1,4 @@
-"""What installed packages offer to flowsched by entry points, group by group: plug-ins of the scheduler, and executors."""
+"""The entry points of installed packages, group by group: plug-ins of the scheduler, and executors."""
 
 from __future__ import annotations
 

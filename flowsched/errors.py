@@ -40,8 +40,8 @@ class Fault:
 
     Args:
         path: Where, as a JSON path: `$.stages[2].inputs[0].from`.
-        found: What stands there, shortened.
-        expected: What may stand there, in words; "" where `found` says all.
+        found: The value there, shortened.
+        expected: The values that are allowed there, in words; "" where `found` says all.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Fault:
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """What to say where there is nothing of a name: the one that was probably meant, or those that there are.
+    """The message that a name does not exist: with the name that was probably meant, or those that there are.
 
     Args:
         kind: Of what, in one word.
@@ -92,7 +92,7 @@ class FlowschedError(Exception):
     title: ClassVar[str] = "Internal error"
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows: the error and its notes, as IPython asks for it. The client's calls say nothing more."""
+        """A notebook's display: the error and its notes, as IPython asks for it. The client's calls say nothing more."""
         return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What `Annotated` says of a field.
+    """The annotation of a field.
 
     Args:
-        help: What the field means; `--help` and docs/reference/cli.md show it.
+        help: The field's meaning; `--help` and docs/reference/cli.md show it.
         flag: The option's name; "" = the field's own.
         variable: The variables of the environment that stand for the option, the first that is set; "" = none.
         metavar: The word for its value.

@@ -43,7 +43,7 @@ STEADY_S: Final = 60.0
 #: The variable that names the descriptor on which a life reports that its configuration is accepted.
 ACCEPTED_FD: Final = "FLOWSCHED_ACCEPTED_FD"
 
-#: The variable that names the descriptor with the credentials (`credentials.KEPT_FD`; this program imports nothing of flowsched).
+#: The variable with the descriptor of the credentials (`credentials.CREDENTIALS_FD`; it imports nothing of flowsched).
 CREDENTIALS_FD: Final = "FLOWSCHED_CREDENTIALS_FD"
 
 _PR_SET_PDEATHSIG: Final = 1

@@ -76,15 +76,15 @@ def default_root() -> str:
 
 def token_of(root: Path) -> str:
     """The token that a root keeps. Makes one if there is none."""
-    kept = kept_token(root)
-    if kept:
-        return kept
+    saved = saved_token(root)
+    if saved:
+        return saved
     made = os.urandom(_RANDOM_BYTES).hex()
     write_whole(root / "token", f"{made}\n".encode())
     return made
 
 
-def kept_token(root: Path) -> str:
+def saved_token(root: Path) -> str:
     """The token that a root keeps; "" if it keeps none."""
     try:
         return (root / "token").read_text().strip()
@@ -120,14 +120,14 @@ def withdraw(path: Path, inode: int) -> None:
 
 def found(url: str) -> str | None:
     """The token for a server that this user runs on this machine; None without a known token, or for another user's server."""
-    return _said(url, "token")
+    return _announced_value(url, "token")
 
 
 def root_of(url: str) -> Path | None:
     """The root of a server that this user runs on this machine; None if it has not announced one."""
     from pathlib import Path
 
-    root = _said(url, "root")
+    root = _announced_value(url, "root")
     return Path(root) if root else None
 
 
@@ -165,13 +165,13 @@ def running() -> Iterator[tuple[str, str]]:
     for name in names:
         port, _, kind = name.partition(".")
         url = f"http://127.0.0.1:{port}"
-        root = _said(url, "root") if port.isdecimal() and kind == "json" else None
+        root = _announced_value(url, "root") if port.isdecimal() and kind == "json" else None
         if root:
             yield url, root
 
 
-def _said(url: str, what: str) -> str | None:
-    """What a server of this user on this machine announces of itself."""
+def _announced_value(url: str, what: str) -> str | None:
+    """A value that a server of this user on this machine announces of itself."""
     plain = plain_url(url)
     if plain is not None:
         host, port, _ = plain
@@ -187,8 +187,8 @@ def _said(url: str, what: str) -> str | None:
             return None
     if not is_loopback(host):
         return None
-    said = _announced(port, what)
-    return said if said is not None and _listens_for_us(port) else None
+    value = _announced(port, what)
+    return value if value is not None and _listens_for_us(port) else None
 
 
 def plain_url(url: str) -> tuple[str, int, str] | None:
@@ -244,7 +244,7 @@ def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def _announced(port: int, what: str) -> str | None:
-    """What is announced of a port, from a file that no other account can write or read."""
+    """A value announced of a port, from a file that no other account can write or read."""
     try:
         fd = os.open(
             f"{_servers_folder()}/{port}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -270,10 +270,10 @@ def _member(text: str, name: str) -> str | None:
     import json
 
     try:
-        said = json.loads(text).get(name)
+        value = json.loads(text).get(name)
     except (ValueError, AttributeError):
         return None
-    return said if isinstance(said, str) and said else None
+    return value if isinstance(value, str) and value else None
 
 
 def stranger_at(url: str) -> str | None:

@@ -73,7 +73,7 @@ OF_TESTS: Final = frozenset(
 )  # fmt: skip
 #: Names that end with one of the user's own: `FLOWSCHED_INPUT_READS`.
 FAMILIES: Final = tuple(f"{PREFIX}{kind}_" for kind in ("INPUT", "OUTPUT", "HOSTS", "CONTENT", "VALUE"))
-#: What Kubernetes tells each pod of a namespace about a Service with the name flowsched, or flowsched-….
+#: The variables that Kubernetes sets in each pod of a namespace for a Service with the name flowsched, or flowsched-….
 _SERVICE_LINK: Final = re.compile(r"\w+_SERVICE_(HOST|PORT\w*)|\w+_PORT(_\d+_\w+)?")
 _FIXED: Final = OF_TASKS.keys() | BESIDE_OPTIONS.keys() | BETWEEN_PROCESSES.keys() | OF_TESTS
 #: How alike two names must be, without the prefix (`difflib`).
@@ -97,11 +97,11 @@ def _of_service(name: str, value: str) -> bool:
 
 
 def warning(name: str, variables: Collection[str], options: Collection[str]) -> str:
-    """What to say of a variable that flowsched does not know.
+    """The warning of a variable that flowsched does not know.
 
     Args:
         name: Its name.
-        variables: Those that users set.
+        variables: The variables that users set.
         options: Long options of commands, such as `--port`.
     """
     settable = {each.removeprefix(PREFIX): each for each in [*variables, *BESIDE_OPTIONS]}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flowsched.cli.context import options, run
-from flowsched.cli.options import takes_settings
+from flowsched.cli.options import with_settings
 from flowsched.cluster.kubernetes.agent import server
 from flowsched.cluster.kubernetes.agent.agent import Settings
 from flowsched.cluster.kubernetes.steps import program
@@ -48,7 +48,7 @@ def _step(name: str) -> None:
 
 
 @commands.command()
-@takes_settings(kind=Settings)
+@with_settings(kind=Settings)
 def agent(
     ctx: typer.Context,
     settings: dict[str, Any],
@@ -59,7 +59,7 @@ def agent(
     log_level: Annotated[
         str,
         typer.Option(
-            callback=lambda given: _log_level(given), help="debug, info, warning, error or critical."
+            callback=lambda level: _log_level(level), help="debug, info, warning, error or critical."
         ),
     ] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line of log.")] = False,
@@ -77,11 +77,11 @@ def agent(
     run(options(ctx), served())
 
 
-def _log_level(given: str) -> str:
+def _log_level(level: str) -> str:
     """A level that there is."""
-    if given.lower() not in LEVELS:
-        raise typer.BadParameter(f"{', '.join(LEVELS)}, not {given!r}")
-    return given
+    if level.lower() not in LEVELS:
+        raise typer.BadParameter(f"{', '.join(LEVELS)}, not {level!r}")
+    return level
 
 
 def _key(path: Path | None) -> bytes:

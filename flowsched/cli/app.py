@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from flowsched import variables
-from flowsched.cli.context import Options, options, say
+from flowsched.cli.context import Options, echo, options
 from flowsched.version import VERSION
 
 #: Command -> its module in this package, which has its options and what it does; and the first line of its help. A module is
@@ -86,13 +86,13 @@ class _Commands(Mapping[str, Any]):
 class Group(TyperGroup):
     """Commands that accept the global options after the command too."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given | {"commands": _Commands()})
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes | {"commands": _Commands()})
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands, and load none."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, told) for name, (_, told) in COMMANDS.items() if told])
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items() if about])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Hoist the global options; what follows `--` stays."""
@@ -172,7 +172,7 @@ def warn_of_unknown_variables(ctx: typer.Context) -> None:
         commands += getattr(command, "commands", {}).values()
     for name in strange:
         if name not in known:
-            say(f"warning: {variables.warning(name, known, names)}")
+            echo(f"warning: {variables.warning(name, known, names)}")
 
 
 def _read_by_options(options: Sequence[Any]) -> tuple[set[str], set[str]]:
@@ -204,5 +204,5 @@ def cromwell(ctx: typer.Context) -> None:
     """For Cromwell's config backend: submit, alive, kill."""
     from flowsched.cli import cromwell as backend
 
-    given = options(ctx)
-    raise typer.Exit(backend.main(ctx.args, given.server, given.token))
+    opts = options(ctx)
+    raise typer.Exit(backend.main(ctx.args, opts.server, opts.token))

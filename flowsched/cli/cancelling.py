@@ -11,7 +11,7 @@ import typer
 from rich.console import Group
 
 from flowsched.cli import naming
-from flowsched.cli.context import DONE, WRONG, about, ask, complain, say
+from flowsched.cli.context import DONE, WRONG, about, ask, complain, echo
 from flowsched.cli.options import Output, Reason
 from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render
@@ -60,9 +60,9 @@ def cancel(
         about(ctx, only, lambda client, ident: _task(client, ident, task, reason, output))
 
 
-async def _named(client: Client, given: Sequence[str], reason: str | None, form: Form) -> int:
+async def _named(client: Client, refs: Sequence[str], reason: str | None, form: Form) -> int:
     """Cancel workflows that the user named; words that are no ids are looked up first."""
-    first = await client.cancel_all(list(dict.fromkeys(given)), reason)
+    first = await client.cancel_all(list(dict.fromkeys(refs)), reason)
     others, faults = [], []
     for word, why in first.refused.items():
         try:
@@ -103,13 +103,13 @@ async def _matching(
     done = f"cancelled {len(found.workflows)} of {count}"
     printed.one(found, form, lambda: render.text(done))
     if found.refused:
-        say(f"{len(found.refused)} had ended meanwhile")
+        echo(f"{len(found.refused)} had ended meanwhile")
     return DONE
 
 
-async def _task(client: Client, ident: str, given: str, reason: str | None, form: Form) -> None:
+async def _task(client: Client, ident: str, ref: str, reason: str | None, form: Form) -> None:
     """Cancel one task, named as STAGE or STAGE/INDEX (or its item, or its role)."""
-    stage, _, which = given.partition("/")
+    stage, _, which = ref.partition("/")
     index = await naming.index_of(client, ident, stage, which or "0")
     view = await client.cancel_task(ident, stage, index, reason)
     printed.one(view, form, lambda: render.task_table([view]))

@@ -27,7 +27,7 @@ INTERRUPTED: Final = 130
 
 #: More faults than this are counted, not shown.
 FAULTS_SHOWN: Final = 50
-#: What to do next when a service says that it cannot answer now.
+#: The next step when a service says that it cannot answer now.
 SERVICE_WAITS: Final = (
     "the service runs and waits for that: ask again in a moment; `flowsched doctor` and its log say more"
 )
@@ -42,7 +42,7 @@ DATABASE_AWAY: Final = "start the database, or correct what it refuses: --db URL
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What may be said before (or after) any command."""
+    """The options that any command takes, before or after its name."""
 
     server: str | None = None
     token: str | None = None
@@ -60,12 +60,12 @@ def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> 
     from flowsched import tokens
     from flowsched.errors import Unavailable
 
-    given = options(ctx)
-    named = given.server or os.environ.get("FLOWSCHED_SERVER")
+    opts = options(ctx)
+    named = opts.server or os.environ.get("FLOWSCHED_SERVER")
     beside = None if named or tokens.running_url() else tokens.run_beside()
 
     async def asked() -> int | None:
-        async with client_of(given.server, given.token, waits=beside is None) as client:
+        async with client_of(opts.server, opts.token, waits=beside is None) as client:
             try:
                 return await work(client)
             except Unavailable:
@@ -75,7 +75,7 @@ def ask(ctx: typer.Context, work: Callable[[Client], Awaitable[int | None]]) -> 
                     f"no service runs: a `flowsched run` (process {beside[0]}) has {beside[1]}, and answers no other command"
                 ) from None
 
-    run(given, asked(), SERVICE_WAITS if beside is None else RUN_BESIDE)
+    run(opts, asked(), SERVICE_WAITS if beside is None else RUN_BESIDE)
 
 
 def client_of(url: str | None, token: str | None, *, waits: bool = True) -> Client:
@@ -86,20 +86,22 @@ def client_of(url: str | None, token: str | None, *, waits: bool = True) -> Clie
     from flowsched.client import Client
     from flowsched.client.session import START_S
 
-    told = False
+    noted = False
 
     def slow(refused: bool) -> None:
-        nonlocal told
-        if not told and (not refused or sys.stderr.isatty()):
-            told = True
+        nonlocal noted
+        if not noted and (not refused or sys.stderr.isatty()):
+            noted = True
             if refused:
                 named = f" at {client.url}" if url or os.environ.get("FLOWSCHED_SERVER") else ""
-                say(
+                echo(
                     f"no service answers{named}: waiting {START_S:g} s for one that may be starting "
                     "(`flowsched serve` starts one)"
                 )
             else:
-                say(f"{client.url} has not answered yet: waiting (`flowsched doctor` says what it waits for)")
+                echo(
+                    f"{client.url} has not answered yet: waiting (`flowsched doctor` says what it waits for)"
+                )
 
     client = Client(url, token, slow=slow, start_timeout=START_S if waits else 0.0)
     return client
@@ -123,12 +125,12 @@ def about(
     ask(ctx, asked)
 
 
-def run(given: Options, work: Coroutine[Any, Any, int | None], unavailable: str = SERVICE_WAITS) -> None:
-    """Run a coroutine to its end, and end with its exit code; errors become sentences. `unavailable`: see `tell`."""
-    carry_out(given, lambda: asyncio.run(work), unavailable)
+def run(opts: Options, work: Coroutine[Any, Any, int | None], unavailable: str = SERVICE_WAITS) -> None:
+    """Run a coroutine to its end, and end with its exit code; errors become sentences. `unavailable`: see `show_error`."""
+    carry_out(opts, lambda: asyncio.run(work), unavailable)
 
 
-def carry_out(given: Options, work: Callable[[], int | None], unavailable: str = SERVICE_WAITS) -> None:
+def carry_out(opts: Options, work: Callable[[], int | None], unavailable: str = SERVICE_WAITS) -> None:
     """Run a function to its end, and end with its exit code; errors become sentences."""
     from flowsched import errors
 
@@ -142,14 +144,14 @@ def carry_out(given: Options, work: Callable[[], int | None], unavailable: str =
         drop_stdout()
         code = FAILED
     except (errors.FlowschedError, OSError) as error:
-        if given.debug:
+        if opts.debug:
             raise
-        code = tell(error, unavailable)
+        code = show_error(error, unavailable)
     if code:
         raise typer.Exit(code)
 
 
-def tell(error: errors.FlowschedError | OSError, unavailable: str = SERVICE_WAITS) -> int:
+def show_error(error: errors.FlowschedError | OSError, unavailable: str = SERVICE_WAITS) -> int:
     """Say on stderr what is wrong, and what to do next; returns the exit code.
 
     `unavailable`: what to do where what the command needs does not answer.
@@ -164,9 +166,9 @@ def tell(error: errors.FlowschedError | OSError, unavailable: str = SERVICE_WAIT
             number = len(error.faults)
             complain(f"the document has {number} fault{'s' * (number != 1)}")
             for fault in error.faults[:FAULTS_SHOWN]:
-                say(f"  {fault}")
+                echo(f"  {fault}")
             if number > FAULTS_SHOWN:
-                say(f"  … and {number - FAULTS_SHOWN} more")
+                echo(f"  … and {number - FAULTS_SHOWN} more")
             return WRONG
         case errors.Unauthorized():
             step = (
@@ -183,7 +185,7 @@ def tell(error: errors.FlowschedError | OSError, unavailable: str = SERVICE_WAIT
             step = ""
     complain(str(error))
     if step:
-        say(f"  next: {step}")
+        echo(f"  next: {step}")
     if isinstance(error, errors.Unavailable):
         return UNREACHABLE
     return WRONG if error.status < 500 or isinstance(error, errors.ConfigurationError) else FAILED
@@ -198,10 +200,10 @@ def _servers() -> str:
 
 def complain(text: str) -> None:
     """An error, on stderr."""
-    say(f"error: {text}")
+    echo(f"error: {text}")
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """A line on stderr, harmless for terminals."""
     from flowsched.cli.printing import terminal_text
 

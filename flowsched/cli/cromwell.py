@@ -82,57 +82,57 @@ def main(argv: Sequence[str], server: str | None = None, token: str | None = Non
         server: Its URL, unless `argv` names one.
         token: The server's token, unless `argv` has one.
     """
-    given = _given(argv) or _parser().parse_args(argv, Given())
+    arguments = _parsed(argv) or _parser().parse_args(argv, Arguments())
     try:
-        if given.encoded:
-            _decode(given)
-        server = given.server or server or tokens.default_url()
+        if arguments.encoded:
+            _decode(arguments)
+        server = arguments.server or server or tokens.default_url()
         wrong = wrong_url(server)
         if wrong is not None:
             raise jobs.Wrong(f"--server: {wrong}")
-        headers = _Headers(given.token or token or os.environ.get("FLOWSCHED_TOKEN"), server)
-        commands: dict[str, Callable[[Given, str, _Headers], int]] = {
+        headers = _Headers(arguments.token or token or os.environ.get("FLOWSCHED_TOKEN"), server)
+        commands: dict[str, Callable[[Arguments, str, _Headers], int]] = {
             "submit": _submit,
             "alive": _alive,
             "kill": _kill,
         }
-        return commands[given.command](given, server.rstrip("/"), headers)
+        return commands[arguments.command](arguments, server.rstrip("/"), headers)
     except jobs.Wrong as wrong_option:
-        say(f"error: {wrong_option}")
+        echo(f"error: {wrong_option}")
         return WRONG
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _submit(given: Given, server: str, headers: _Headers) -> int:
+def _submit(arguments: Arguments, server: str, headers: _Headers) -> int:
     """Hand in a job, as often as it takes: Cromwell never tries a submission that failed again."""
-    job = _job(given)
-    key = given.idempotency_key or jobs.idempotency_key(job)
+    job = _job(arguments)
+    key = arguments.idempotency_key or jobs.idempotency_key(job)
     if not (key.isascii() and key.isprintable() and key == key.strip() and 1 <= len(key) <= 255):
         raise jobs.Wrong(f"--idempotency-key: found {key!r}, expected 1 to 255 printable ASCII characters")
     body = _json_text(jobs.document(job)).encode()
     sent = {"Content-Type": "application/json", "Idempotency-Key": key}
     answer = _persist(
         lambda: ask("POST", server + _WORKFLOWS, body=body, headers={**headers.now(), **sent}),
-        given.retry_for,
+        arguments.retry_for,
         "submit",
     )
     if answer is None:
         return UNREACHABLE
     if answer.status >= 300:
-        say(f"error: the job was refused: {_problem(answer)}")
+        echo(f"error: the job was refused: {_problem(answer)}")
         return WRONG
     found = _id_of(answer)
     if not isinstance(found, str) or not found:
-        say(f"error: {server} is no flowsched: found {answer.content[:80]!r}, expected an id")
+        echo(f"error: {server} is no flowsched: found {answer.content[:80]!r}, expected an id")
         return WRONG
     print(f"flowsched-job {found}", flush=True)
     return DONE
 
 
-def _alive(given: Given, server: str, headers: _Headers) -> int:
+def _alive(arguments: Arguments, server: str, headers: _Headers) -> int:
     """0 unless the job is known to have ended, or known to be unknown: a dead answer costs Cromwell the call."""
-    url = f"{server}{_WORKFLOWS}/{_quoted(given.id)}"
+    url = f"{server}{_WORKFLOWS}/{_quoted(arguments.id)}"
     why = ""
     for attempt in range(1, ALIVE_TRIES + 1):
         try:
@@ -143,47 +143,47 @@ def _alive(given: Given, server: str, headers: _Headers) -> int:
             body = _read(answer)
             state = body.get("state")
             if answer.status == 200 and isinstance(state, str):
-                say(f"{state}: {body['reason']}" if body.get("reason") else state)
-                return _over(given, state) if state in _ENDED else DONE
+                echo(f"{state}: {body['reason']}" if body.get("reason") else state)
+                return _over(arguments, state) if state in _ENDED else DONE
             if answer.status == 404 and _read(answer).get("status") == 404:
-                say("there is no such job")
-                return _over(given, "")
+                echo("there is no such job")
+                return _over(arguments, "")
             why = _problem(answer)
             if answer.status < 500:
                 break
         if attempt < ALIVE_TRIES:
             time.sleep(FIRST_WAIT_S)
-    say(f"taken for alive, since nothing is known: {why}")
+    echo(f"taken for alive, since nothing is known: {why}")
     return DONE
 
 
-def _over(given: Given, state: str) -> int:
+def _over(arguments: Arguments, state: str) -> int:
     """Write the return code of a job that is over, unless there is one: Cromwell would wait for it as long again.
 
     A name is linked to it once it is whole. Where that cannot be, Cromwell writes 79 itself.
     """
-    if given.rc_file:
+    if arguments.rc_file:
         from contextlib import suppress
 
-        draft = f"{given.rc_file}.{os.urandom(8).hex()}"  # other accounts may write to the folder
+        draft = f"{arguments.rc_file}.{os.urandom(8).hex()}"  # other accounts may write to the folder
         with suppress(OSError):
             with open(draft, "x") as file:
                 file.write(jobs.ABORTED if state == "CANCELLED" else jobs.ABANDONED)
             with suppress(FileExistsError):
-                os.link(draft, given.rc_file)
+                os.link(draft, arguments.rc_file)
             os.unlink(draft)
     return OVER
 
 
-def _kill(given: Given, server: str, headers: _Headers) -> int:
+def _kill(arguments: Arguments, server: str, headers: _Headers) -> int:
     """Cancel a job. One that has ended, or was never there, needs no killing."""
-    url = f"{server}{_WORKFLOWS}/{_quoted(given.id)}/cancel"
-    answer = _persist(lambda: ask("POST", url, headers=headers.now()), given.retry_for, "kill")
+    url = f"{server}{_WORKFLOWS}/{_quoted(arguments.id)}/cancel"
+    answer = _persist(lambda: ask("POST", url, headers=headers.now()), arguments.retry_for, "kill")
     if answer is None:
         return UNREACHABLE
     if answer.status < 300 or answer.status in (404, 409):
         return DONE
-    say(f"error: {_problem(answer)}")
+    echo(f"error: {_problem(answer)}")
     return WRONG
 
 
@@ -204,25 +204,25 @@ def _persist(request: Callable[[], Answer], retry_for_s: float, what: str) -> An
 
         pause = max(min(asked_wait_s, LONGEST_WAIT_S), random.uniform(wait_s / 2, wait_s))
         if time.monotonic() - started + pause > retry_for_s:
-            say(
+            echo(
                 f"error: gave up to {what} after {time.monotonic() - started:.0f} s: {why}; is `flowsched serve` running?"
             )
             return None
-        say(f"will try again in {pause:.1f} s: {why}")
+        echo(f"will try again in {pause:.1f} s: {why}")
         time.sleep(pause)
         wait_s = min(LONGEST_WAIT_S, wait_s * 2)
 
 
-def _job(given: Given) -> jobs.Job:
+def _job(arguments: Arguments) -> jobs.Job:
     mounts = (
-        [jobs.Mounted(given.cwd, given.docker_cwd or given.cwd)]
-        if given.docker_cwd or not given.mount
+        [jobs.Mounted(arguments.cwd, arguments.docker_cwd or arguments.cwd)]
+        if arguments.docker_cwd or not arguments.mount
         else []
     )
-    mounts += [_mount(text) for text in given.mount]
-    asked = {name: value for name, value in vars(given).items() if name in jobs.Job.__annotations__}
-    asked |= {"mounts": mounts, "env": [_variable(text) for text in given.env]}
-    return jobs.Job(**asked | {"priority": _whole("--priority", given.priority)})
+    mounts += [_mount(text) for text in arguments.mount]
+    asked = {name: value for name, value in vars(arguments).items() if name in jobs.Job.__annotations__}
+    asked |= {"mounts": mounts, "env": [_variable(text) for text in arguments.env]}
+    return jobs.Job(**asked | {"priority": _whole("--priority", arguments.priority)})
 
 
 def _mount(text: str) -> jobs.Mounted:
@@ -249,13 +249,13 @@ def _whole(option: str, text: str | None) -> int | None:
     return int(text)
 
 
-def _decode(given: Given) -> None:
+def _decode(arguments: Arguments) -> None:
     """Replace each %XX by its byte, in everything that was given as text."""
-    for name, value in vars(given).items():
+    for name, value in vars(arguments).items():
         if isinstance(value, str) and name != "command":
-            setattr(given, name, _decoded(name, value))
+            setattr(arguments, name, _decoded(name, value))
         elif isinstance(value, list):
-            setattr(given, name, [_decoded(name, text) for text in value])
+            setattr(arguments, name, [_decoded(name, text) for text in value])
 
 
 def _decoded(name: str, text: str) -> str:
@@ -277,7 +277,7 @@ def _quoted(ident: str) -> str:
 
 
 def _json_text(value: Any) -> str:
-    """What `json.dumps` gives for texts, numbers, lists and dicts."""
+    """The JSON of texts, numbers, lists and dicts, as `json.dumps` writes it."""
     if isinstance(value, str):
         try:
             from _json import encode_basestring_ascii as encoded
@@ -302,7 +302,7 @@ def _id_of(answer: Answer) -> Any:
 
 
 class _Headers:
-    """What is sent with each request. A token that is not given is looked for each time: the service may come up meanwhile."""
+    """The headers of each request. Without a token in the options it looks for one each time: the service may come up meanwhile."""
 
     def __init__(self, token: str | None, server: str) -> None:
         if token and not (token.isascii() and token.isprintable()):
@@ -329,7 +329,7 @@ def _read(answer: Answer) -> dict[str, Any]:
 
 
 def _problem(answer: Answer) -> str:
-    """What the server says is wrong, with every fault of the document."""
+    """The server's error, with every fault of the document."""
     found = _read(answer)
     text = f"{answer.status} {found.get('detail') or found.get('title') or answer.content[:200].decode('utf-8', 'replace')}"
     faults = found.get("faults")
@@ -339,15 +339,15 @@ def _problem(answer: Answer) -> str:
     return text
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """A line on stderr, harmless for terminals: standard output is for the id alone."""
     from flowsched.cli.printing import terminal_text
 
     print(terminal_text.block(text), file=sys.stderr, flush=True)
 
 
-class Given:
-    """What was given: the options by their names, with _ for -."""
+class Arguments:
+    """The options by their names, with _ for -."""
 
     command: str
     id: str
@@ -362,7 +362,7 @@ def _options(command: str) -> dict[str, tuple[Any, str | None, str]]:
     return {**{"submit": _SUBMIT, "alive": _ALIVE}.get(command, {}), **_SERVER}
 
 
-def _given(argv: Sequence[str]) -> Given | None:
+def _parsed(argv: Sequence[str]) -> Arguments | None:
     """The options, where they are given as `flowsched.conf` gives them. For all else, such as --help, there is `_parser`."""
     command, words = argv[0] if argv else "", list(argv[1:])
     if command not in ("submit", "alive", "kill"):
@@ -397,9 +397,9 @@ def _given(argv: Sequence[str]) -> Given | None:
         found["retry_for"] = float(found["retry_for"])
     except ValueError:
         return None
-    given = Given()
-    vars(given).update(found)
-    return given
+    arguments = Arguments()
+    vars(arguments).update(found)
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -419,12 +419,12 @@ def _parser() -> argparse.ArgumentParser:
         added = commands.add_parser(command, allow_abbrev=False, help=what)
         if command != "submit":
             added.add_argument("id", metavar="ID")
-        for name, (default, metavar, said) in _options(command).items():
+        for name, (default, metavar, about) in _options(command).items():
             added.add_argument(
                 "--" + name.replace("_", "-"),
                 default=default,
                 metavar=metavar,
-                help=said or None,
+                help=about or None,
                 required=name in _REQUIRED,
                 action="append" if isinstance(default, list) else "store",
             )

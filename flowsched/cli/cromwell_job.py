@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final
 
-#: What the job's rc file holds if the script has not written it when the job ends. Cromwell writes the same number when it gives
-#: up waiting. It retries such a job where `maxRetries` allows; 130, 137 and 143 it reads as an abort, and does not retry.
+#: The content of the job's rc file if the script has not written it when the job ends. Cromwell writes the same number when it
+#: gives up waiting. It retries such a job where `maxRetries` allows; 130, 137 and 143 it reads as an abort, and does not retry.
 ABANDONED: Final = "79\n"
 #: The same if a client cancels the job in flowsched: an abort, as over TES.
 ABORTED: Final = "143\n"
@@ -25,7 +25,7 @@ LONGEST_NAME: Final = 128
 
 
 class Wrong(ValueError):
-    """What was asked cannot be a job; the message says which option, what was found and what was expected."""
+    """The options make no job; the message says which option, what was found and what was expected."""
 
 
 class Mounted:
@@ -37,7 +37,7 @@ class Mounted:
 
 
 class Job:
-    """What Cromwell asks for. Paths are of the machine that Cromwell runs on, but for `script`, which is the container's."""
+    """A job as Cromwell asks for it. Paths are of the machine that Cromwell runs on, but for `script`, which is the container's."""
 
     name: str
     cwd: str
@@ -59,8 +59,8 @@ class Job:
     rc_file: str | None = None
     env: Sequence[tuple[str, str]] = ()
 
-    def __init__(self, **given: Any) -> None:
-        vars(self).update(given)  # `dataclasses` takes longer to load than a job takes to submit
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)  # `dataclasses` takes longer to load than a job takes to submit
 
 
 def document(job: Job) -> dict[str, Any]:
@@ -181,14 +181,14 @@ def _asked(job: Job) -> dict[str, Any]:
         "disk": _amount("--disk-gb", job.disk_gb, "Gi"),
         "gpu": _amount("--gpu", job.gpu),
     }
-    kept = {
+    requests = {
         name: amount
         for name, amount in resources.items()
         if amount is not None and float(amount.rstrip("GMi")) > 0
     }
-    found: dict[str, Any] = {"resources": kept} if kept else {}
-    if "memory" in kept:
-        found["limits"] = {"memory": kept["memory"]}
+    found: dict[str, Any] = {"resources": requests} if requests else {}
+    if "memory" in requests:
+        found["limits"] = {"memory": requests["memory"]}
     timeout, runtime = (
         _seconds(option, text)
         for option, text in (

@@ -175,7 +175,7 @@ def introduce(console: Console, root: Path, kind: str, *, genomics: bool = True)
 
 
 def next_steps(root: Path) -> list[str]:
-    """What to type next, with the program as this user starts it: `make demo` puts it into a folder that no PATH names."""
+    """The next commands, with the program as this user starts it: `make demo` puts it into a folder that no PATH names."""
     genomics = VIRTUAL_NODES.has_genomics
     program = "flowsched" if shutil.which("flowsched") else os.path.relpath(sys.argv[0])
     document = share("workflows", "variant-calling.json" if genomics else "fan-out.json")
@@ -204,7 +204,7 @@ async def scheduled(
         root: The service's.
         kill: How often the service is killed meanwhile.
         seconds: The demonstration stops after so long.
-        cluster: What the service runs pods on.
+        cluster: The executor of the service.
     """
     async with service(root, "flowsched", cluster) as (serving, client):
         idents = []
@@ -257,11 +257,11 @@ async def _audit(console: Console, client: Client, views: Sequence[WorkflowView]
         async for each in client.attempts(view.id):
             tries.setdefault((view.id, each.stage, each.index), []).append(each)
     doubled = sum(map(_overlap, tries.values()))
-    told = (
+    verdict = (
         f"\nThe service was killed {kills} times (kill -9): {lost} workflows lost, {doubled} tasks doubled; "
         f"{len(tries)} tasks in {sum(map(len, tries.values()))} attempts."
     )
-    console.print(told, style="bold green" if lost == doubled == 0 else "bold red")
+    console.print(verdict, style="bold green" if lost == doubled == 0 else "bold red")
     return lost == doubled == 0
 
 
@@ -287,8 +287,8 @@ async def deadlock(console: Console, root: Path) -> bool:
                 f"  {view.name}: {running} of {view.tasks} members hold room and wait for the others"
             )
         stuck = still and not any(view.state == "SUCCEEDED" for view in views)
-        told = f"Deadlock: for {STILL_S:.0f} s nothing has started or ended, and no gang is complete."
-        console.print(told if stuck else "No deadlock this time.", style="bold red")
+        verdict = f"Deadlock: for {STILL_S:.0f} s nothing has started or ended, and no gang is complete."
+        console.print(verdict if stuck else "No deadlock this time.", style="bold red")
         await client.cancel_all(idents)
         for ident in idents:
             await client.wait(ident, timeout=20)

@@ -23,7 +23,7 @@ from rich.text import Text
 from flowsched import tokens
 from flowsched.app import Settings
 from flowsched.cli.context import DONE, FAILED, options
-from flowsched.cli.options import Output, runs, takes_settings
+from flowsched.cli.options import Output, runs, with_settings
 from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render
 from flowsched.cli.printing.form import Form
@@ -62,7 +62,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What to look at."""
+    """The root, database and service that the checks are about."""
 
     root: Path
     database: str
@@ -74,15 +74,15 @@ commands = typer.Typer(rich_markup_mode=None)
 
 
 @commands.command()
-@takes_settings("root", "database")
+@with_settings("root", "database")
 @runs()
 async def doctor(ctx: typer.Context, settings: Settings, output: Output = Form.TABLE) -> int:
     """Check this machine, the database and the service."""
-    given = options(ctx)
-    place = Place(settings.root, settings.url, given.server or tokens.default_url(), given.token)
+    opts = options(ctx)
+    place = Place(settings.root, settings.url, opts.server or tokens.default_url(), opts.token)
     checks: list[Check] = []
-    for look in CHECKS:
-        found = look(place)
+    for examine in CHECKS:
+        found = examine(place)
         checks += found if isinstance(found, list) else await found
     printed.many([asdict(check) for check in checks], output, lambda _: _table(checks))
     return FAILED if any(check.mark == "fail" for check in checks) else DONE
@@ -118,14 +118,14 @@ def python(_: Place) -> list[Check]:
 def installed_executors(_: Place) -> list[Check]:
     """Where tasks can run: flowsched's own executors, and those of other packages."""
     named, made = [], []
-    for name, offer in executors().items():
+    for name, entry in executors().items():
         try:
-            offer.load()
+            entry.load()
         except ConfigurationError as error:
-            found = f"{name} of {offer.origin} cannot be loaded: {error}"
+            found = f"{name} of {entry.origin} cannot be loaded: {error}"
             made.append(Check("executor", "warn", found, "mend that package, or uninstall it"))
         else:
-            named.append(name if name in BUILT_IN else f"{name} ({offer.origin})")
+            named.append(name if name in BUILT_IN else f"{name} ({entry.origin})")
     if importlib.util.find_spec("kubernetes_asyncio") is None:
         named.remove("kubernetes")
     return [Check("executors", "ok", ", ".join(named)), *made]
@@ -149,15 +149,17 @@ def machine(place: Place) -> list[Check]:
 
 def gpus(_: Place) -> list[Check]:
     """Devices that the kernel shows; a service on one machine uses as many as it is told to."""
-    seen = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
-    if not seen:
+    cards = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
+    if not cards:
         return [Check("gpus", "ok", "none in /dev: tasks that ask for GPUs wait for other nodes")]
-    step = f"if tasks shall use them: flowsched serve --gpus {len(seen)}"
-    return [Check("gpus", "ok", f"{len(seen)} of NVIDIA in /dev; a service has those that --gpus says", step)]
+    step = f"if tasks shall use them: flowsched serve --gpus {len(cards)}"
+    return [
+        Check("gpus", "ok", f"{len(cards)} of NVIDIA in /dev; a service has those that --gpus says", step)
+    ]
 
 
 def features(_: Place) -> list[Check]:
-    """What the kernel lets tasks be confined with."""
+    """The kernel's means to confine tasks."""
     with tempfile.TemporaryDirectory(prefix="flowsched-doctor-") as folder:
         why = refusal(folder)  # tried as a runner would
     mounts = Check("namespaces", "ok", "private mounts, for tasks with paths of their own")
@@ -175,7 +177,7 @@ _OVERLAY: Final = (
 
 
 def containers(_: Place) -> list[Check]:
-    """What runs tasks that name an image: each engine is tried as the service does."""
+    """The engines for tasks that name an image, each tried as the service does."""
     made: list[Check] = []
     chosen = "; --containers auto takes it"
     for kind in ENGINES:
@@ -185,12 +187,12 @@ def containers(_: Place) -> list[Check]:
             lacks += ["limits of memory and CPU (they need control groups of version 2)"] * (
                 not engine.bounded
             )
-            said = (
+            head = (
                 f"{engine.version} runs containers{', without ' * bool(lacks)}{' and '.join(lacks)}{chosen}"
             )
             copies = engine.copies_images()
-            said += "; each container copies its whole image (storage vfs)" * copies
-            made.append(Check(kind, "warn" if copies else "ok", said, _OVERLAY * copies))
+            head += "; each container copies its whole image (storage vfs)" * copies
+            made.append(Check(kind, "warn" if copies else "ok", head, _OVERLAY * copies))
             chosen = ""
         elif not why[0].endswith("it is not installed"):
             found, sign, remedy = why[0].removeprefix(f"{kind}: ").rpartition("; ")
@@ -221,8 +223,8 @@ async def database(place: Place) -> list[Check]:
     if not there:  # other databases than SQLite say so themselves
         if tokens.url_of(place.root) is not None:
             step = "name the database as that service has it: --db URL, or FLOWSCHED_DATABASE"
-            said = f"{place.database} does not exist, and a service runs on {place.root}: it has another database"
-            return [Check("database", "warn", said, step)]
+            problem = f"{place.database} does not exist, and a service runs on {place.root}: it has another database"
+            return [Check("database", "warn", problem, step)]
         return [Check("database", "ok", f"{place.database} does not exist yet; the first start makes it")]
     try:
         facts = await app.database_facts(place.database)
@@ -237,18 +239,18 @@ async def database(place: Place) -> list[Check]:
 def _database(facts: Mapping[str, object]) -> Check:
     from flowsched.app import schema_remedy
 
-    said = f"{facts['database']} {facts.get('version', '')}, {facts.get('workflows', 0)} workflows, {facts['url']}"
+    head = f"{facts['database']} {facts.get('version', '')}, {facts.get('workflows', 0)} workflows, {facts['url']}"
     found, expected = facts["revision"], facts["expected_revision"]
     if found is None:
-        return Check("database", "ok", f"{said}: empty; the first start makes the schema")
+        return Check("database", "ok", f"{head}: empty; the first start makes the schema")
     if found != expected:
         differs, step, upgraded = schema_remedy(str(found))
-        return Check("database", "warn" if upgraded else "fail", f"{said}: schema {found} {differs}", step)
+        return Check("database", "warn" if upgraded else "fail", f"{head}: schema {found} {differs}", step)
     if facts.get("integrity_check", "ok") != "ok":
-        return Check("database", "fail", f"{said}: {facts['integrity_check']}", "restore it from a backup")
+        return Check("database", "fail", f"{head}: {facts['integrity_check']}", "restore it from a backup")
     if facts.get("fsync", "on") != "on":
-        return Check("database", "warn", f"{said}: fsync is off", "turn it on: accepted must mean durable")
-    return Check("database", "ok", said)
+        return Check("database", "warn", f"{head}: fsync is off", "turn it on: accepted must mean durable")
+    return Check("database", "ok", head)
 
 
 async def service(place: Place) -> list[Check]:

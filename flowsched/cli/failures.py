@@ -1,4 +1,4 @@
-"""What a person sees first of a failed run: the tasks that failed first, the end of what they wrote, and the next command."""
+"""The first lines about a failed run: the tasks that failed first, the ends of their logs, and the next command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.app import attempt_folder
-from flowsched.cli.context import say
+from flowsched.cli.context import echo
 from flowsched.cli.following import engine_of
 from flowsched.cli.naming import task_name
 from flowsched.client import Client
@@ -16,7 +16,7 @@ from flowsched.workflow.efficiency import OUT_OF_MEMORY
 from flowsched.workflow.engine_words import words_of
 from flowsched.workflow.views import TaskView, WorkflowView
 
-#: What shells and containers end with where a program is not found.
+#: The exit code of shells and containers where a program is not found.
 _NOT_FOUND: Final = 127
 #: Of each task so many lines are printed; `logs` has all.
 _LINES: Final = 15
@@ -37,28 +37,28 @@ async def show(client: Client, view: WorkflowView, root: Path | None = None, *, 
     if not failed:
         for reason in await client.explain(view.id):
             if reason.message:
-                say(f"{reason.stage}: {reason.message}")
+                echo(f"{reason.stage}: {reason.message}")
         return ""
     first, whole = "", {stage.name: stage.reason for stage in await client.stages(view.id)}
     engine = await engine_of(client, view.id)
     for listed in failed[:most]:
         task = await client.task(view.id, listed.stage, listed.index)
         for line in described(task, root, whole.get(task.stage, ""), engine):
-            say(line)
+            echo(line)
         stream, lines = await last_lines(client, task, view.id, _LINES)
         for line in lines:
-            say(f"  | {line}")
+            echo(f"  | {line}")
         if not lines and root is None and task.exit_code is not None:
-            say("  it wrote nothing to stdout or stderr")
+            echo("  it wrote nothing to stdout or stderr")
         if lines and not first:
             first = f"{task.stage} {task.index}{' -e' if stream == 'stderr' else ''}"
     if len(failed) > most:
-        say(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
+        echo(f"\n… and more: `flowsched show {view.id} --tasks --state FAILED`")
     return first
 
 
 def described(task: TaskView, root: Path | None, whole: str = "", engine: str = "") -> list[str]:
-    """What became of a task that failed, where its log lies, and what may help.
+    """The end of a task that failed, the place of its log, and remedies.
 
     Args:
         root: Where the service keeps its files, if that is on this machine.
@@ -88,7 +88,7 @@ def described(task: TaskView, root: Path | None, whole: str = "", engine: str = 
 
 
 def _remedies(task: TaskView, ignored: Sequence[str], engine: str) -> Iterator[str]:
-    """What may help. `ignored`: the images that the task named and did not get."""
+    """The remedies for a failed task. `ignored`: the images that the task named and did not get."""
     if task.reason == OUT_OF_MEMORY:
         yield f"  next: {words_of(engine).more_memory}"
     if task.exit_code == _NOT_FOUND:

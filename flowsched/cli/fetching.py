@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flowsched.cli.context import DONE, say
+from flowsched.cli.context import DONE, echo
 from flowsched.cli.naming import index_of, task_name
 from flowsched.cli.options import asks
 from flowsched.cli.printing import render, terminal_text
@@ -53,7 +53,7 @@ async def get(
     into a folder per shard. Without a stage, the outputs of the stages that no other reads go into a folder per stage.
     """
     if what is None:
-        await _check_kept(client, ident)
+        await _check_retained(client, ident)
         if into == "-":
             raise InvalidRequest(f"`-O -` takes one output: `flowsched get {ident} STAGE.OUTPUT -O -`")
         await save_results(client, ident, Path(into), [])
@@ -62,7 +62,7 @@ async def get(
     stages = {stage.name: stage for stage in await client.stages(ident)}
     if asked[0] not in stages:
         raise NotFound(f"workflow {ident}: {no_such('stage', asked[0], stages)}")
-    await _check_kept(client, ident)
+    await _check_retained(client, ident)
     declared = {} if asked[1] is None and task is None else declared_outputs(await client.document(ident))
     if asked[1] is not None:
         check_declared(declared, *asked, f"workflow {ident}")
@@ -80,7 +80,7 @@ async def get(
 
 
 async def _why_nothing(client: Client, ident: str, stage: StageView, index: int | None, what: str) -> str:
-    """What to say where nothing was saved."""
+    """The message that nothing was saved, with the state of the stage or task."""
     task = None if index is None else await client.task(ident, stage.name, index)
     whose, state = (stage.name, stage.state) if task is None else (task_name(task), task.state)
     so_far = "" if (await client.get(ident)).ended_at else " so far"
@@ -94,7 +94,7 @@ def check(document: bytes, fetch: Sequence[str]) -> None:
         check_declared(declared, *wanted(text), "--fetch")
 
 
-async def _check_kept(client: Client, ident: str) -> None:
+async def _check_retained(client: Client, ident: str) -> None:
     """Refuse a run whose outputs flowsched does not keep."""
     source = (await client.get(ident)).source
     if source:
@@ -135,7 +135,7 @@ async def save_results(client: Client, ident: str, out: Path, fetch: Sequence[st
         document = json.loads(await client.document(ident))
         asked = [(name, None) for name in final_stages(document)]
     if not await save(client, ident, stages, asked, out, None, nested=True):
-        say(
+        echo(
             f"nothing was saved in {out}: {', '.join(name for name, _ in asked)} wrote no outputs "
             f"(--fetch, or `flowsched get {ident} STAGE`, names others)"
         )
@@ -183,5 +183,5 @@ async def save(
         only = None if None in names else [name for name in names if name is not None]
         async for path, _ in save_outputs(client, ident, stage, only, folder, index):
             saved.append(path)
-            say(f"{terminal_text.line(str(path))}  {render.size(path.stat().st_size)}")
+            echo(f"{terminal_text.line(str(path))}  {render.size(path.stat().st_size)}")
     return saved

@@ -22,7 +22,7 @@ import typer
 from rich.live import Live
 
 from flowsched import tokens
-from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
+from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, echo
 from flowsched.cli.options import Output, asks
 from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render, terminal_text
@@ -104,14 +104,14 @@ async def follow(client: Client, ident: str, *, endless: bool = True, returns: b
                 raise
             if clock() >= remind:
                 remind = clock() + REMIND_S
-                say(f"{error}\n{ident} goes on, and this command waits for the service; Ctrl-C leaves")
+                echo(f"{error}\n{ident} goes on, and this command waits for the service; Ctrl-C leaves")
             await asyncio.sleep(AWAY_S)
 
 
 async def _follow(client: Client, ident: str) -> WorkflowView:
     """Without a terminal: one line whenever a stage's state changes."""
     waiting = asyncio.create_task(client.wait(ident))
-    prospects, told = Prospects(), dict[str, str]()
+    prospects, shown = Prospects(), dict[str, str]()
     console = printed.console(stderr=True)
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     try:
@@ -119,8 +119,8 @@ async def _follow(client: Client, ident: str) -> WorkflowView:
             while True:
                 over = waiting.done()
                 view, stages = await client.get(ident), await client.stages(ident)
-                changed = [stage for stage in stages if told.get(stage.name, "PENDING") != stage.state]
-                told |= {stage.name: stage.state for stage in changed}
+                changed = [stage for stage in stages if shown.get(stage.name, "PENDING") != stage.state]
+                shown |= {stage.name: stage.state for stage in changed}
                 if live is not None:
                     rows, head = (
                         max(3, console.size.height - 7),
@@ -131,7 +131,7 @@ async def _follow(client: Client, ident: str) -> WorkflowView:
                     for stage in changed:
                         done, why = stage.counts.get("SUCCEEDED", 0), render.why(stage)
                         because = f" ({why.plain})" if why is not None and stage.state != "PENDING" else ""
-                        say(f"{stage.name}: {stage.state} {done}/{stage.width * stage.members}{because}")
+                        echo(f"{stage.name}: {stage.state} {done}/{stage.width * stage.members}{because}")
                 if over:
                     return await waiting
                 prospects.observe(view)
@@ -151,17 +151,17 @@ async def watch(client: Client, ident: str, *, own: bool = False, endless: bool 
             return verdict(await follow(client, ident, endless=endless, returns=not own))
     except Interrupted:
         if not own:
-            say(f"\nno longer watching; {ident} goes on. Come back: `flowsched watch {ident}`")
-            say(f"stop it: `flowsched cancel {ident}`")
+            echo(f"\nno longer watching; {ident} goes on. Come back: `flowsched watch {ident}`")
+            echo(f"stop it: `flowsched cancel {ident}`")
             return INTERRUPTED
-    say("\ncancelling; press Ctrl-C again to leave at once")
+    echo("\ncancelling; press Ctrl-C again to leave at once")
     try:
         async with interruptible():
             with contextlib.suppress(Conflict):  # it had ended meanwhile
                 await client.cancel(ident, "interrupted")
                 await follow(client, ident, returns=False)
     except Interrupted:
-        say("left; what still runs is taken up by the next `flowsched run` or `serve` on the same --root")
+        echo("left; what still runs is taken up by the next `flowsched run` or `serve` on the same --root")
     return INTERRUPTED
 
 
@@ -176,7 +176,7 @@ async def give_up(client: Client, ident: str) -> int | None:
     capped = CAPS.get(waiting.code)
     why = f"asks for more than the {capped} allows" if capped else "can run on no node"
     coming = f"the {capped} will be raised" if capped else "such a node will come"
-    told = [
+    cures = [
         suggestion.message
         for each in await client.explain(ident, waiting.stage)
         for suggestion in sorted(each.suggestions[:_SUGGESTED], key=lambda found: found.kind == _MORE_NODES)
@@ -187,7 +187,7 @@ async def give_up(client: Client, ident: str) -> int | None:
     with contextlib.suppress(TimeoutError):  # what still runs is taken up by the next service on this root
         await client.wait(ident, GIVE_UP_S)
     complain(f"stage {waiting.stage} {why}, so {ident} was cancelled: {waiting.message}")
-    say(f"  next: {'; or '.join(dict.fromkeys(told)) or 'ask for less'}; or --wait-for-nodes, if {coming}")
+    echo(f"  next: {'; or '.join(dict.fromkeys(cures)) or 'ask for less'}; or --wait-for-nodes, if {coming}")
     return FAILED
 
 
@@ -230,7 +230,7 @@ async def _events(client: Client, ident: str, form: Form, *, follow: bool) -> in
     found: list[EventView] = []
     try:
         async with interruptible():
-            warnings.showwarning = lambda message, *_: say(f"warning: {message}")
+            warnings.showwarning = lambda message, *_: echo(f"warning: {message}")
             async for event in client.events(ident, follow=follow):
                 if form is Form.JSON:
                     found.append(event)
@@ -245,12 +245,12 @@ async def _events(client: Client, ident: str, form: Form, *, follow: bool) -> in
 
 def _event_line(event: EventView) -> str:
     """Its time, its kind, and what it says."""
-    said = "  ".join(
+    facts = "  ".join(
         f"{key} {value if isinstance(value, str) else json.dumps(value)}"
         for key, value in event.body.items()
         if value not in (None, "", [], {})
     )
-    return terminal_text.line(f"{render.moment(event.at)}  {event.kind:<20}  {said}".rstrip())
+    return terminal_text.line(f"{render.moment(event.at)}  {event.kind:<20}  {facts}".rstrip())
 
 
 def taken_from(reason: str) -> tuple[str, str, str] | None:

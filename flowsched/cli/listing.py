@@ -64,17 +64,17 @@ async def workflows(
             limit,
         )
     if number == 0 and output is Form.TABLE:
-        given = [f"--{name}" for name, value in filters.items() if value]
+        options = [f"--{name}" for name, value in filters.items() if value]
         printed.hint(
-            f"no workflow fits {' and '.join(given)}" + " (whole names and ids)" * (given != ["--state"])
-            if given
+            f"no workflow fits {' and '.join(options)}" + " (whole names and ids)" * (options != ["--state"])
+            if options
             else "no workflows; submit one with `flowsched submit DOCUMENT`"
         )
 
 
-async def _foreign_run(client: Client, given: str) -> str:
+async def _foreign_run(client: Client, ref: str) -> str:
     """The id of a run of another engine, as a user named it."""
-    ident = await naming.find(client, given)
+    ident = await naming.find(client, ref)
     if not (await client.get(ident)).source:
         raise InvalidRequest(
             f"{ident} is no run of another engine, and has no calls: `flowsched show {ident} --tasks` lists its tasks"

@@ -13,10 +13,10 @@ import typer
 
 from flowsched import tokens
 from flowsched.app import Settings, attempt_folder, kept_attempt
-from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
+from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, echo
 from flowsched.cli.following import Interrupted, interruptible, is_local, taken_from
 from flowsched.cli.naming import find, index_of, task_name
-from flowsched.cli.options import Id, asks, takes_settings
+from flowsched.cli.options import Id, asks, with_settings
 from flowsched.cli.printing import output, terminal_text
 from flowsched.client import Client
 from flowsched.client.calls import first_failed
@@ -30,7 +30,7 @@ _NAMED: Final = 20
 
 
 @commands.command()
-@takes_settings("root", "database")
+@with_settings("root", "database")
 @asks()
 async def logs(
     client: Client,
@@ -72,7 +72,7 @@ async def logs(
             settings.database or settings.root.joinpath("flowsched.db").exists()
         ):
             raise
-        return await _kept_log(settings, (workflow, stage, task, attempt), stream, tail, where=where)
+        return await _stored_log(settings, (workflow, stage, task, attempt), stream, tail, where=where)
     chosen = stage is not None
     stage, index = await _task_of(client, ident, stage, task)
     if not (chosen or errors or attempt is not None) and await _wrote_only_errors(
@@ -166,7 +166,7 @@ def _print_path(path: Path | None, task: str) -> int:
     return DONE
 
 
-async def _kept_log(
+async def _stored_log(
     settings: Settings,
     task: tuple[str, str | None, str | None, int | None],
     stream: str,
@@ -182,7 +182,7 @@ async def _kept_log(
     path = found.folder / stream
     if where:
         return _print_path(path if path.exists() else None, name)
-    say(f"no service answers; read from {path} (attempt {found.attempt} of {name} in {found.workflow})")
+    echo(f"no service answers; read from {path} (attempt {found.attempt} of {name} in {found.workflow})")
     try:
         with path.open("rb") as file:
 
@@ -197,7 +197,7 @@ async def _kept_log(
                 file.seek(await start_of_last(read, os.fstat(file.fileno()).st_size, tail))
             await _printed(chunks())
     except FileNotFoundError:
-        say(f"{name} wrote nothing to {stream}, or its files have been removed")
+        echo(f"{name} wrote nothing to {stream}, or its files have been removed")
     return DONE
 
 
@@ -209,10 +209,10 @@ async def _wrote_nothing(client: Client, task: TaskView, ident: str, stream: str
             "--stderr shows the other stream" if stream == "stdout" else "without --stderr: the other stream"
         )
         why = f" ({task.reason})" if task.reason else ""
-        say(f"{name} is {task.state}{why} and has written nothing to {stream}; {other}")
+        echo(f"{name} is {task.state}{why} and has written nothing to {stream}; {other}")
         return DONE
-    told = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
-    return _not_run(name, task.state, task.reason, next(filter(None, (*told, task.reason)), ""))
+    reasons = [each.message for each in await client.explain(ident, task.stage) if each.state == task.state]
+    return _not_run(name, task.state, task.reason, next(filter(None, (*reasons, task.reason)), ""))
 
 
 def _not_run(name: str, state: str, reason: str, why: str) -> int:

@@ -40,8 +40,8 @@ Command = Callable[..., None]
 def _command(body: Body, instead: Mapping[str, Iterable[inspect.Parameter]], call: Command) -> Command:
     """A command with the parameters of a function, but others in place of some. `call`: does it, with what the user gave."""
 
-    def command(ctx: typer.Context, **given: Any) -> None:
-        call(ctx, **given)
+    def command(ctx: typer.Context, **arguments: Any) -> None:
+        call(ctx, **arguments)
 
     found = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     for name, each in inspect.signature(body, eval_str=True).parameters.items():
@@ -61,12 +61,12 @@ def asks(*, to_change: bool = False, own: bool = False) -> Callable[[Body], Comm
     """
 
     def decorated(body: Body) -> Command:
-        def call(ctx: typer.Context, **given: Any) -> None:
+        def call(ctx: typer.Context, **arguments: Any) -> None:
             if not one:
-                ask(ctx, lambda client: body(client=client, **given))
+                ask(ctx, lambda client: body(client=client, **arguments))
                 return
             about(
-                ctx, given.pop("workflow"), lambda client, ident: body(client=client, ident=ident, **given),
+                ctx, arguments.pop("workflow"), lambda client, ident: body(client=client, ident=ident, **arguments),
                 to_change=to_change, own=own,
             )  # fmt: skip
 
@@ -81,16 +81,16 @@ def runs(unavailable: str = SERVICE_WAITS) -> Callable[[Body], Command]:
     """Make a command of a coroutine function that asks no service. `unavailable`: as for `context.run`."""
 
     def decorated(body: Body) -> Command:
-        def call(ctx: typer.Context, **given: Any) -> None:
-            given |= {"ctx": ctx} if "ctx" in inspect.signature(body).parameters else {}
-            run(options(ctx), body(**given), unavailable)
+        def call(ctx: typer.Context, **arguments: Any) -> None:
+            arguments |= {"ctx": ctx} if "ctx" in inspect.signature(body).parameters else {}
+            run(options(ctx), body(**arguments), unavailable)
 
         return _command(body, {}, call)
 
     return decorated
 
 
-def takes_settings(*names: str, kind: type | None = None, **changed: Any) -> Callable[[Body], Command]:
+def with_settings(*names: str, kind: type | None = None, **changed: Any) -> Callable[[Body], Command]:
     """Give a command options in place of its parameter `settings`: one for each field of settings that declares one.
 
     Args:
@@ -104,10 +104,10 @@ def takes_settings(*names: str, kind: type | None = None, **changed: Any) -> Cal
     offered = [every[name] for name in names or every]
 
     def decorated(body: Body) -> Command:
-        def call(ctx: typer.Context, **given: Any) -> None:
-            values = {each.name: given.pop(each.name) for each in offered}
+        def call(ctx: typer.Context, **arguments: Any) -> None:
+            values = {each.name: arguments.pop(each.name) for each in offered}
             fields = _fields_of(kind or Settings, values)
-            body(ctx, settings=fields if kind else _settings(ctx, fields, changed), **given)
+            body(ctx, settings=fields if kind else _settings(ctx, fields, changed), **arguments)
 
         return _command(body, {"settings": offered}, call)
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from flowsched.app import Settings
-from flowsched.cli.options import runs, takes_settings
+from flowsched.cli.options import runs, with_settings
 from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render, terminal_text
 from flowsched.cli.printing.columns import Column, Columns
@@ -41,7 +41,7 @@ commands = typer.Typer(rich_markup_mode=None)
 
 
 @commands.command()
-@takes_settings("wdl_path")
+@with_settings("wdl_path")
 @runs()
 async def plan(
     source: Annotated[
@@ -128,7 +128,7 @@ def _inputs(path: Path) -> dict[str, Any]:
 
 
 def _files(inputs: Any) -> Files:
-    """What this machine knows of the files that the inputs name, and of no others: a source may name what it likes."""
+    """Sizes and texts of the files here that the inputs name, and of no others: a source may name any file."""
     named = set(_texts(inputs))
 
     def here(name: str) -> bool:
@@ -225,7 +225,7 @@ def _stage(stage: StageForecast) -> list[str]:
 
 
 def _unknown(plan: Plan) -> Iterator[str]:
-    """What is not known, and what it waits for."""
+    """The parts of a plan that are not known, and the calls that they wait for."""
     for scatter in plan.scatters:
         if scatter.total is None:
             yield f"width of scatter ({scatter.variable} in {scatter.over}): {until_text(scatter.until)}"

@@ -133,14 +133,14 @@ async def replay(
     same = plan == record.plan
     before, after = json.loads(record.plan), json.loads(plan)
     lines = differences(before, after, record.inputs["backlog"], record.inputs["snapshot"].names)
-    told = {
+    result = {
         "same": same,
         "profile": profile.name if profile is not None else record.profile.name,
         "recorded": summary(before),
         "replayed": summary(after),
         "differences": lines,
     }
-    printed.one(told, output, lambda: _replay(told))
+    printed.one(result, output, lambda: _replay(result))
     return 0 if same or other is not None else 1
 
 
@@ -160,7 +160,7 @@ def _profile(view: ProfileView) -> Any:
     names = list(view.document["profiles"])
     table = render.plain_table("field", *names)
     for field in view.document["profiles"][view.name]:
-        table.add_row(field, *[_said(view.document["profiles"][name][field]) for name in names])
+        table.add_row(field, *[_value_text(view.document["profiles"][name][field]) for name in names])
     parts: list[Any] = [head, "", table]
     for queue, name in view.document.get("queues", {}).items():
         parts.append(f"queue {queue}: {name}")
@@ -174,11 +174,11 @@ def _profile(view: ProfileView) -> Any:
     return Group(*parts)
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(_said(each) for each in value) or "-"
+        return ", ".join(_value_text(each) for each in value) or "-"
     if isinstance(value, dict):
-        more = ", ".join(f"{key}={_said(each)}" for key, each in value.items() if key != "name")
+        more = ", ".join(f"{key}={_value_text(each)}" for key, each in value.items() if key != "name")
         return f"{value.get('name', '')}({more})"
     return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -190,7 +190,7 @@ def _plugins(views: Any) -> Any:
         about = f"does not work: {each.problem}" if each.problem else each.about
         if each.last_failure:
             about = f"{about} | last failure: {each.last_failure}"
-        parameters = ", ".join(f"{name}={_said(value)}" for name, value in each.parameters.items())
+        parameters = ", ".join(f"{name}={_value_text(value)}" for name, value in each.parameters.items())
         table.add_row(
             each.name, each.kind, each.origin, parameters, ", ".join(each.used_by), str(each.failures), about
         )
@@ -207,15 +207,15 @@ def _fields(facts: Any) -> Any:
     return table
 
 
-def _replay(told: dict[str, Any]) -> Any:
+def _replay(result: dict[str, Any]) -> Any:
     head = (
         "the plan is the same, byte for byte"
-        if told["same"]
-        else f"the plan differs, {told['profile']} decides"
+        if result["same"]
+        else f"the plan differs, {result['profile']} decides"
     )
     return Group(
         head,
-        f"  recorded: {told['recorded']}",
-        f"  replayed: {told['replayed']}",
-        *[f"  {line}" for line in told["differences"]],
+        f"  recorded: {result['recorded']}",
+        f"  replayed: {result['replayed']}",
+        *[f"  {line}" for line in result["differences"]],
     )

@@ -28,7 +28,7 @@ Node = Annotated[str, typer.Argument(help="The node.")]
 async def list_queues(client: Client, output: Output = Form.TABLE) -> None:
     """List queues.
 
-    What they may use, use, deserve and wait for, and what their users have used.
+    The amounts that they may use, use, deserve and wait for, and the use of their users.
     """
     printed.many(await client.queues(), output, render.queue_panel)
 
@@ -81,17 +81,17 @@ async def set_queue(
 
     --cap and --guarantee change the resources that they name, and keep the others.
     """
-    given = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}
-    given |= {"reclaimable": reclaimable, "order": order}
-    settings: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    changes = {"weight": weight, "parent": parent, "priority": priority, "paused": paused}
+    changes |= {"reclaimable": reclaimable, "order": order}
+    settings: dict[str, Any] = {key: value for key, value in changes.items() if value is not None}
     settings |= {
         key: _amounts(key, pairs) for key, pairs in (("cap", cap), ("guarantee", guarantee)) if pairs
     }
     try:
         view = await client.put_queue(name, **settings)
     except InvalidDocument as error:
-        told = "; ".join(str(fault).removeprefix("$.") for fault in error.faults)
-        raise InvalidRequest(f"queue {name!r} is not changed: {told}") from None
+        faults = "; ".join(str(fault).removeprefix("$.") for fault in error.faults)
+        raise InvalidRequest(f"queue {name!r} is not changed: {faults}") from None
     printed.one(view, output, lambda: render.queue_panel([view]))
 
 
@@ -145,8 +145,8 @@ async def drain_node(
 ) -> None:
     """Start nothing new on a node.
 
-    What runs goes on to its end, unless --grace says otherwise (0s: it is moved at once). What is moved is charged no try,
-    gangs as a whole.
+    Running tasks go on to their ends, unless --grace says otherwise (0s: they move at once). A task that moves is charged no
+    try. Gangs move as a whole.
     `flowsched nodes uncordon` takes it back, also before a maintenance that --from announces.
     """
     option = "--grace"

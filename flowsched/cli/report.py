@@ -55,13 +55,13 @@ _UNKNOWN: Final = "-"
 commands = typer.Typer(rich_markup_mode=None)
 
 
-async def _written(path: Path, text: str, told: str) -> None:
+async def _written(path: Path, text: str, about: str) -> None:
     """Write to a file, and tell of it; `-` is standard output."""
     if str(path) == "-":
         sys.stdout.write(text)
         return
     await asyncio.to_thread(path.write_text, text, encoding="utf-8")
-    printed.hint(f"{path}: {told}")
+    printed.hint(f"{path}: {about}")
 
 
 # ---- report: a run, or two, as one HTML file that needs neither a server nor the network ----
@@ -110,7 +110,7 @@ def template() -> str:
 
 
 async def reported(client: Client, ident: str) -> dict[str, Any]:
-    """What the page shows of one run."""
+    """The data of one run for the page."""
     workflow, stages = await client.get(ident), await client.stages(ident)
     timelines, tasks = [], 0
     async for page in client.timelines(ident):
@@ -137,15 +137,15 @@ async def reported(client: Client, ident: str) -> dict[str, Any]:
 
 
 def filled(frame: str, runs: Sequence[dict[str, Any]], now: datetime) -> str:
-    """The page with its data. What users wrote stays data: no text of theirs can end the element that holds it."""
+    """The page with its data. Texts of users stay data: none of them can end the element that holds it."""
     data = msgspec.to_builtins({"version": VERSION, "made_at": now, "runs": runs}, str_keys=True)
-    said = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    embedded = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     title = html.escape(" and ".join(run["workflow"].name for run in runs) + " – flowsched report")
     before, _, rest = frame.partition(_TITLE)
     between, found, after = rest.partition(_DATA)
     if not found:
         raise ConfigurationError("the built page of the report is of another version: run `make ui` again")
-    return "".join((before, title, between, said, after))
+    return "".join((before, title, between, embedded, after))
 
 
 # ---- seff: what tasks used of what they asked for, and what to ask for instead, as Slurm's seff has it for jobs ----
@@ -230,12 +230,12 @@ def efficiency_text(
 
 def _whole(view: WorkflowView | None, stages: list[EfficiencyView]) -> list[Text]:
     """The sums over some stages; with the time of the run, if these are all of it."""
-    told, tries = whole(stages), sum(each.attempts for each in stages)
-    used, core_seconds = told["cpu_seconds"], told["core_seconds"] or 0.0
+    sums, tries = whole(stages), sum(each.attempts for each in stages)
+    used, core_seconds = sums["cpu_seconds"], sums["core_seconds"] or 0.0
     lines = [
         f"CPU utilized:    {_UNKNOWN if used is None else render.seconds(used)}",
-        f"CPU efficiency:  {_percent(told['cpu_efficiency'])} of {render.seconds(core_seconds)} core-walltime",
-        f"Running time:    {render.seconds(told['running_seconds'] or 0.0)} over {tries} attempt{'s' * (tries != 1)}",
+        f"CPU efficiency:  {_percent(sums['cpu_efficiency'])} of {render.seconds(core_seconds)} core-walltime",
+        f"Running time:    {render.seconds(sums['running_seconds'] or 0.0)} over {tries} attempt{'s' * (tries != 1)}",
     ]
     if view is not None and view.started_at is not None and view.ended_at is not None:
         lines.append(f"Wall-clock time: {render.seconds((view.ended_at - view.started_at).total_seconds())}")
@@ -282,7 +282,7 @@ def _attempt_table(attempts: list[AttemptUseView]) -> Columns:
     def peak(each: AttemptUseView) -> int:
         return each.usage.get("max_rss_bytes", 0)
 
-    def held_ms(each: AttemptUseView) -> float:
+    def core_ms(each: AttemptUseView) -> float:
         return each.requested.get("cpu", 0) * running_ms(each) / 1000
 
     return Columns(
@@ -301,7 +301,7 @@ def _attempt_table(attempts: list[AttemptUseView]) -> Columns:
         ),
         Column("RAN", lambda each: some(running_ms(each) / 1000, render.seconds), right=True, whole=True),
         Column("CPU TIME", lambda each: some(cpu_ms(each) / 1000, render.seconds), right=True, whole=True),
-        Column("CPU", lambda each: part(cpu_ms(each), held_ms(each)), right=True, whole=True),
+        Column("CPU", lambda each: part(cpu_ms(each), core_ms(each)), right=True, whole=True),
         Column("PEAK", lambda each: some(peak(each), size), right=True, whole=True),
         Column("MEM", lambda each: part(peak(each), each.requested.get("memory", 0)), right=True, whole=True),
     )
@@ -442,7 +442,7 @@ async def usage(
 ) -> None:
     """Account for core-, GPU- and GiB-hours, by queue, user or label.
 
-    What attempts held from their binding to their end, however they ended.
+    Each attempt counts with its requests from its binding to its end, however it ended.
     """
     if output not in ("table", "json", "csv"):
         raise typer.BadParameter(f"table, json, csv, not {output!r}", param_hint="--output")

@@ -26,11 +26,11 @@ from flowsched.cli.context import (
     ask,
     carry_out,
     client_of,
+    echo,
     options,
     run,
-    say,
 )
-from flowsched.cli.options import Id, Output, Reason, takes_settings
+from flowsched.cli.options import Id, Output, Reason, with_settings
 from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render
 from flowsched.cli.printing.columns import Column, Columns
@@ -63,7 +63,7 @@ commands = typer.Typer(rich_markup_mode=None)
 
 
 @commands.command("run")
-@takes_settings(
+@with_settings(
     "root", "nodes", "cpu", "memory", "gpus", "policy", "containers", "images", "container_network", "allow_paths", port=0
 )  # fmt: skip
 def run_command(
@@ -111,11 +111,11 @@ def run_command(
             "results are several files, which go into a folder; `flowsched get ID STAGE.OUTPUT -O -` prints one",
             param_hint="--out",
         )
-    given = options(ctx)
-    here = settings if ctx.params["root"] is not None or given.server is None else None
+    opts = options(ctx)
+    here = settings if ctx.params["root"] is not None or opts.server is None else None
     results = None if out is None else Results(out, tuple(fetch or ()))
     base = resume_from or ("" if resume else None)
-    run(given, _run(given, path, here, output, results, endless=wait_for_nodes, resume=base))
+    run(opts, _run(opts, path, here, output, results, endless=wait_for_nodes, resume=base))
 
 
 @commands.command()
@@ -266,7 +266,7 @@ def _check(paths: Sequence[str]) -> int:
     Asks no service.
 
     Raises:
-        FlowschedError: What is wrong with it.
+        FlowschedError: A document is wrong; the message says where.
     """
     from flowsched.workflow.document.decode import decode_workflow
 
@@ -274,7 +274,7 @@ def _check(paths: Sequence[str]) -> int:
         with found.faults_by_line():
             spec = decode_workflow(found.raw)
         number, tasks = len(spec.stages), sum(stage.tasks for stage in spec.stages)
-        say(
+        echo(
             f"{found.name} has no faults: {number} stage{'s' * (number != 1)}, {tasks} task{'s' * (tasks != 1)}"
         )
     return DONE
@@ -296,11 +296,11 @@ async def _submit(
         run = await found.submit(client, key)
         accepted.append((path, run))
         if not run.created:
-            say(f"{run.id} had been accepted before, under the same key")
+            echo(f"{run.id} had been accepted before, under the same key")
         for note in run.notes:
-            say(note)
+            echo(note)
         if wait:
-            say(f"submitted {run.id}")
+            echo(f"submitted {run.id}")
             continue
         answer = {"id": run.id, "created": run.created}
         printed.one(answer, form, lambda ident=run.id: ident)  # type: ignore[misc]
@@ -321,14 +321,14 @@ async def _followed(client: Client, ident: str, form: Form, path: str) -> int:
     return code
 
 
-async def _resubmit(given: Options, workflow: str, path: str, form: Form, *, wait: bool = False) -> int:
+async def _resubmit(opts: Options, workflow: str, path: str, form: Form, *, wait: bool = False) -> int:
     """`flowsched retry --changed`: a new run that takes the results of another. `wait`: as for `submit`."""
     raw = document(path)
-    async with client_of(given.server, given.token) as client:
+    async with client_of(opts.server, opts.token) as client:
         base = await naming.find(client, workflow, own=True)
         accepted = await raw.submit(client, resume=base)
         if wait:
-            say(f"submitted {accepted.id}")
+            echo(f"submitted {accepted.id}")
             return await _followed(client, accepted.id, form, path)
         printed.one({"id": accepted.id, "resumes": base}, form, lambda: accepted.id)
         if form is Form.TABLE:
@@ -353,7 +353,7 @@ async def _retry(client: Client, ident: str, reason: str | None, form: Form, *, 
 
 
 async def _run(
-    given: Options,
+    opts: Options,
     path: str,
     settings: Settings | None,
     form: Form,
@@ -372,15 +372,15 @@ async def _run(
         fetching.check(found.raw, results.fetch)
     there = None if settings is None else tokens.url_of(settings.root)
     if settings is not None and there is not None:
-        say(f"{settings.root} belongs to the service at {there}: it runs there, on that service's nodes")
+        echo(f"{settings.root} belongs to the service at {there}: it runs there, on that service's nodes")
         settings = None
     own = None if settings is None else settings.root
-    served = client_of(there or given.server, given.token) if settings is None else _embedded(settings)
+    served = client_of(there or opts.server, opts.token) if settings is None else _embedded(settings)
     async with served as client:
         base = await _resumed(client, found.raw, resume, own=own is not None)
         accepted = await found.submit(client, resume=base)
         if own is None:
-            say(f"submitted {accepted.id}")
+            echo(f"submitted {accepted.id}")
         code: int | None = None
         while code is None:
             try:
@@ -391,7 +391,7 @@ async def _run(
         if code != INTERRUPTED:
             await result(client, accepted.id, form, own=own, results=results, path=path)
         elif own is not None:
-            say(f"go on: `flowsched run {path} --resume` takes what had succeeded")
+            echo(f"go on: `flowsched run {path} --resume` takes what had succeeded")
         return code
 
 
@@ -428,7 +428,7 @@ async def _resumed(client: Client, raw: bytes, resume: str | None, *, own: bool 
                 break
     if newest is not None:
         return await _ended(client, newest, own=own)
-    say(
+    echo(
         f"there is no earlier run of {name!r} here: all of it runs; --resume-from RUN takes results of a run of another name"
     )
     return None
@@ -442,7 +442,7 @@ async def _ended(client: Client, view: WorkflowView, *, own: bool) -> str:
             "`flowsched run` or `submit`: --resume-from RUN"
         )
     if view.ended_at is None and own:
-        say(f"{view.id} was left behind: it is cancelled, and its results are kept")
+        echo(f"{view.id} was left behind: it is cancelled, and its results are kept")
         await client.cancel(view.id, reason="resumed by another run")
         view = await Run(view.id, False, client).wait()
     elif view.ended_at is None:
@@ -450,7 +450,7 @@ async def _ended(client: Client, view: WorkflowView, *, own: bool) -> str:
             f"{view.id} ({view.name}) is {view.state}: wait for its end, or `flowsched cancel {view.id}` first; or name "
             "another: --resume-from RUN"
         )
-    say(f"resumes {view.id} ({view.state}, {view.created_at:%Y-%m-%d %H:%M})")
+    echo(f"resumes {view.id} ({view.state}, {view.created_at:%Y-%m-%d %H:%M})")
     return view.id
 
 
@@ -491,14 +491,14 @@ async def result(
     results: Results | None = None,
     path: str = "FILE",
 ) -> None:
-    """What a workflow made, or why it failed, and what to type next.
+    """The outputs of a workflow, or why it failed, and the next commands.
 
     Args:
         client: Where it ran.
         ident: Which one.
         form: JSON for programs.
         own: The folder of the service in this process, if it ran there: later commands need a service on it.
-        results: What to save.
+        results: The outputs to save.
         path: Its document, as the user named it.
     """
     view, stages = await client.get(ident), await client.stages(ident)
@@ -537,7 +537,7 @@ async def result(
     if view.state == "FAILED":
         shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""
         again = f"`flowsched run {path} --resume{root}` runs what has not succeeded, or has changed"
-        say(f"\nnext: {shown}{following.next_try(ident, path) if own is None else again}")
+        echo(f"\nnext: {shown}{following.next_try(ident, path) if own is None else again}")
     elif view.state == "SUCCEEDED":
         first = "" if own is None else f"`flowsched serve{root}`, then "
         saving = f"`flowsched get {view.id} {made[-1].stage}` saves its outputs here" if made else ""
@@ -545,9 +545,9 @@ async def result(
             saving = (
                 f"`flowsched get {view.id} STAGE` saves what another stage made" if len(stages) > 1 else ""
             )
-        say(f"\nnext: {first}{saving or f'`flowsched show {view.id} --tasks`'}")
+        echo(f"\nnext: {first}{saving or f'`flowsched show {view.id} --tasks`'}")
     if results is not None and view.state != "SUCCEEDED":
-        say(f"{results.out} was not written: the run has not succeeded")
+        echo(f"{results.out} was not written: the run has not succeeded")
 
 
 async def produced(client: Client, ident: str, stages: Sequence[StageView]) -> list[Produced]:

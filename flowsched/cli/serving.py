@@ -14,8 +14,8 @@ import typer
 
 from flowsched import app, credentials, listening, supervisor, tokens
 from flowsched.app import Settings
-from flowsched.cli.context import carry_out, options, say
-from flowsched.cli.options import takes_settings
+from flowsched.cli.context import carry_out, echo, options
+from flowsched.cli.options import with_settings
 from flowsched.errors import ConfigurationError, InUse, InvalidRequest
 from flowsched.values import replace
 
@@ -23,7 +23,7 @@ commands = typer.Typer(rich_markup_mode=None)
 
 
 @commands.command("serve")
-@takes_settings()
+@with_settings()
 def serve_command(
     ctx: typer.Context,
     settings: Settings,
@@ -61,17 +61,17 @@ def serve_command(
 
 
 @commands.command("token")
-@takes_settings("root")
+@with_settings("root")
 def token_command(ctx: typer.Context, settings: Settings) -> None:
     """Print the token of a service of this user.
 
     For clients that do not find it by themselves: `export FLOWSCHED_TOKEN=$(flowsched token)`.
     """
-    given = options(ctx)
+    opts = options(ctx)
     url, known = (
-        (given.server or tokens.default_url(), given.token) if ctx.params["root"] is None else ("", None)
+        (opts.server or tokens.default_url(), opts.token) if ctx.params["root"] is None else ("", None)
     )
-    carry_out(given, lambda: print(_token(str(settings.root), url, known)))
+    carry_out(opts, lambda: print(_token(str(settings.root), url, known)))
 
 
 def _token_of(path: Path | None) -> str | None:
@@ -100,7 +100,7 @@ def _serve(settings: Settings, supervise: bool | None, no_token: bool) -> None:
     """
     sockets = listening.inherited()
     command, hidden = credentials.hide_options([sys.executable, *sys.orig_argv[1:]])
-    taken = credentials.take(stores=settings.kubernetes is None) | hidden
+    taken = credentials.remove(stores=settings.kubernetes is None) | hidden
     settings = replace(settings, local=replace(settings.local, stores=credentials.store_options(taken)))
     if settings.token is not None and no_token:
         raise ConfigurationError(
@@ -109,12 +109,12 @@ def _serve(settings: Settings, supervise: bool | None, no_token: bool) -> None:
     made = settings.token is None and not no_token and settings.kubernetes is None
     for host in [sock.getsockname()[0] for sock in sockets] or [settings.host]:
         app.check_address(replace(settings, host=host, token="to be made" if made else settings.token))
-    held = bool(sockets)
+    inherited = bool(sockets)
     port_stays = (
-        held and supervisor.ACCEPTED_FD not in os.environ
+        inherited and supervisor.ACCEPTED_FD not in os.environ
     )  # systemd holds it, and starts the service again
     sockets = sockets or _bound(settings)
-    if not held and (settings.kubernetes is None if supervise is None else supervise):
+    if not inherited and (settings.kubernetes is None if supervise is None else supervise):
         fd = credentials.keep(taken)
         supervisor.keep(sockets, command, credentials_fd=fd, log_json=settings.log_json)
         os.close(fd)
@@ -124,7 +124,7 @@ def _serve(settings: Settings, supervise: bool | None, no_token: bool) -> None:
     try:
         asyncio.run(app.serve(settings, sockets, lambda: _laid_out(settings, port, made, announced)))
     except (ConfigurationError, InvalidRequest) as error:
-        if not held:  # a later life of a supervisor is followed by another one
+        if not inherited:  # a later life of a supervisor is followed by another one
             _withdraw(announced)
         if isinstance(error, InUse):
             from flowsched.cli.running import in_use
@@ -170,7 +170,7 @@ def _laid_out(settings: Settings, port: int, made: bool, announced: dict[Path, i
     return settings
 
 
-def _token(root: str, url: str, given: str | None) -> str:
+def _token(root: str, url: str, explicit: str | None) -> str:
     """The token that clients of a server send.
 
     Args:
@@ -181,7 +181,7 @@ def _token(root: str, url: str, given: str | None) -> str:
     Raises:
         ConfigurationError: No token is known.
     """
-    known = given or tokens.found(url) or tokens.kept_token(Path(root))
+    known = explicit or tokens.found(url) or tokens.saved_token(Path(root))
     if not known and (pid := app.root_holder(Path(root))):
         raise ConfigurationError(
             f"{root} keeps no token, and process {pid} serves it: that service was given its token (FLOWSCHED_TOKEN, --token or "
@@ -201,7 +201,7 @@ def _announce(port: int, settings: Settings) -> dict[Path, int]:
         path = tokens.announce(port, settings.token or "", settings.root)
         return {path: path.stat().st_ino}
     except OSError as error:
-        say(
+        echo(
             f"note: clients of this user do not find the token by themselves ({error.filename}: {error.strerror}); "
             f"give them FLOWSCHED_TOKEN=$(cat {settings.root / 'token'})"
         )

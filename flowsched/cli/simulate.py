@@ -65,7 +65,7 @@ class Simulated:
 
 
 class Outcome(NamedTuple):
-    """What was simulated where, the lower bound of its makespan in seconds, and what came of it under each policy."""
+    """The simulated cluster and workloads, the lower bound of the makespan in seconds, and the result under each policy."""
 
     cluster: SimulatedCluster
     workloads: list[Workload]
@@ -167,7 +167,7 @@ async def _simulated(asked: Asked, trace: Path | None, as_json: bool) -> int:
             progress.world.stopped = True
         raise
     outcome = await work
-    await asyncio.to_thread(_tell, asked, outcome, trace, as_json)
+    await asyncio.to_thread(_print, asked, outcome, trace, as_json)
     return DONE if all(each.figures.complete for each in outcome.found) else FAILED
 
 
@@ -196,7 +196,7 @@ def _simulate(asked: Asked, progress: Progress) -> Outcome:
     return Outcome(cluster, workloads, bound, found)
 
 
-def _tell(asked: Asked, outcome: Outcome, trace: Path | None, as_json: bool) -> None:
+def _print(asked: Asked, outcome: Outcome, trace: Path | None, as_json: bool) -> None:
     cluster, workloads, bound, found = outcome
     for each in found:
         _warn(each)
@@ -232,16 +232,16 @@ def spread(workload: Workload, share: float, seed: int) -> Workload:
 
 def _warn(simulated: Simulated) -> None:
     """Say what no column of the table shows: that not everything came to a good end."""
-    told = simulated.figures
-    if not told.complete:
-        printed.hint(f"{simulated.policy}: unfinished, {told.tasks:,} of {told.asked:,} tasks succeeded")
-        for why in told.unfinished[:_NAMED]:
+    sums = simulated.figures
+    if not sums.complete:
+        printed.hint(f"{simulated.policy}: unfinished, {sums.tasks:,} of {sums.asked:,} tasks succeeded")
+        for why in sums.unfinished[:_NAMED]:
             printed.hint(f"  {why}")
-        if len(told.unfinished) > _NAMED:
-            printed.hint(f"  … and {len(told.unfinished) - _NAMED} more")
-    if told.undelivered:
+        if len(sums.unfinished) > _NAMED:
+            printed.hint(f"  … and {len(sums.unfinished) - _NAMED} more")
+    if sums.undelivered:
         printed.hint(
-            f"{simulated.policy}: {told.undelivered:,} final outputs were lost before they were on the storage"
+            f"{simulated.policy}: {sums.undelivered:,} final outputs were lost before they were on the storage"
         )
 
 
@@ -294,7 +294,7 @@ def loaded(asked: Asked, cluster: SimulatedCluster) -> list[Workload]:
 
 
 def _bytes(path: Path) -> bytes:
-    """What a file holds, unpacked.
+    """The bytes of a file, unpacked.
 
     Raises:
         InvalidRequest: It cannot be read.

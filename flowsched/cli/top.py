@@ -48,7 +48,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What `top` shows, at one moment."""
+    """The content of `top` at one moment."""
 
     url: str
     at: datetime
@@ -178,7 +178,7 @@ async def _live(client: Client, every_s: float, console: Console) -> None:
 
 
 async def picture(client: Client, before: Picture | None = None, rows: int = 1000) -> Picture:
-    """What the service does now; with rates since the picture before."""
+    """Ask the service for its state now; with rates since the picture before."""
     nodes, queues, live = await asyncio.gather(client.nodes(), client.queues(), _living(client))
     asked = [view for view in live if view.state != ReportedState.ENGINE][:_STAGES_OF]
     stages = await asyncio.gather(*(client.stages(view.id) for view in asked))
@@ -194,7 +194,7 @@ async def picture(client: Client, before: Picture | None = None, rows: int = 100
 
 
 async def _living(client: Client) -> list[WorkflowView]:
-    """What lives: lists have it before what has ended."""
+    """The live workflows: lists have them before those that have ended."""
     found: list[WorkflowView] = []
     async with aclosing(client.list(page=_PAGE)) as views:
         async for view in views:

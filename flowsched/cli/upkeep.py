@@ -11,8 +11,8 @@ from rich.text import Text
 
 from flowsched import app
 from flowsched.app import Settings
-from flowsched.cli.context import DATABASE_AWAY, DONE, FAILED, say
-from flowsched.cli.options import Output, runs, takes_settings
+from flowsched.cli.context import DATABASE_AWAY, DONE, FAILED, echo
+from flowsched.cli.options import Output, runs, with_settings
 from flowsched.cli.printing import output as printed
 from flowsched.cli.printing import render
 from flowsched.cli.printing.columns import Column, Columns
@@ -37,7 +37,7 @@ Name = Annotated[
 
 
 @secret.command("set")
-@takes_settings("root")
+@with_settings("root")
 @runs()
 async def set_command(name: Name, settings: Settings) -> None:
     """Keep what standard input says (without the last line's end).
@@ -49,11 +49,11 @@ async def set_command(name: Name, settings: Settings) -> None:
     else:
         value = sys.stdin.buffer.read()
     orders.set_secret(settings.root, name, value.removesuffix(b"\n"))
-    say(f"kept {name}")
+    echo(f"kept {name}")
 
 
 @secret.command("ls")
-@takes_settings("root")
+@with_settings("root")
 @runs()
 async def list_command(settings: Settings, output: Output = Form.TABLE) -> None:
     """List their names; values are never shown."""
@@ -68,18 +68,18 @@ async def list_command(settings: Settings, output: Output = Form.TABLE) -> None:
 
 
 @secret.command("rm")
-@takes_settings("root")
+@with_settings("root")
 @runs()
 async def remove_command(name: Name, settings: Settings) -> None:
     """Remove one; tasks that have it keep it."""
     orders.remove_secret(settings.root, name)
-    say(f"removed {name}")
+    echo(f"removed {name}")
 
 
 # ---- db: the schema, what is in it, and what is old ----
 
 
-def _kept(settings: Settings, *, makes: bool = False) -> str:
+def _database_url(settings: Settings, *, makes: bool = False) -> str:
     """The URL of the database that a command is about.
 
     Args:
@@ -101,16 +101,16 @@ def _kept(settings: Settings, *, makes: bool = False) -> str:
 
 
 @db.command()
-@takes_settings("database", "root")
+@with_settings("database", "root")
 @runs(DATABASE_AWAY)
 async def upgrade(settings: Settings) -> None:
     """Bring the schema to this version; prints the revision.
 
     Back the database up first. The service does the same at its start.
     """
-    before, now = await app.database_upgrade(_kept(settings, makes=True))
+    before, now = await app.database_upgrade(_database_url(settings, makes=True))
     if before is not None:
-        say(f"schema upgraded from {before} to {now}" if before else f"schema made: {now}")
+        echo(f"schema upgraded from {before} to {now}" if before else f"schema made: {now}")
     print(now)
 
 
@@ -126,18 +126,18 @@ async def move(
     """
     workflows, old, new = await app.database_move(source, target)
     print(f"{workflows} workflows moved")
-    say(f"{old} keeps a copy that no service uses any more; start the service with --db {new}")
+    echo(f"{old} keeps a copy that no service uses any more; start the service with --db {new}")
 
 
 @db.command()
-@takes_settings("database", "root")
+@with_settings("database", "root")
 @runs(DATABASE_AWAY)
 async def check(settings: Settings, output: Output = Form.TABLE) -> int:
     """Look whether the database is well, and of which schema.
 
     Exit code 1 if it is not, or if this version needs another schema.
     """
-    found = await app.database_facts(_kept(settings))
+    found = await app.database_facts(_database_url(settings))
     printed.one(found, output, lambda: _facts(found))
     same = found["revision"] == found["expected_revision"]
     return DONE if same and found.get("integrity_check", "ok") == "ok" else FAILED
@@ -153,7 +153,7 @@ def _facts(found: dict[str, object]) -> Text:
 
 
 @db.command()
-@takes_settings("database", "root")
+@with_settings("database", "root")
 @runs(DATABASE_AWAY)
 async def expire(
     days: Annotated[
@@ -171,10 +171,10 @@ async def expire(
     next start of the service.
     """
     before_ms = time.time_ns() // 1_000_000 - int(days * 86_400_000)
-    removed = await app.database_expire(_kept(settings), before_ms)
+    removed = await app.database_expire(_database_url(settings), before_ms)
     print(f"{removed} workflows removed from the database")
     if removed:
-        say(
+        echo(
             f"their logs and results are still on the nodes: the service removes them {FIRST_S / 60:g} minutes after its next "
             "start, unless that is with --keep-days 0"
         )

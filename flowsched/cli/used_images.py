@@ -1,4 +1,4 @@
-"""What `run` and `show` say of the images that a workflow's tasks name: the digest, or that the image was ignored."""
+"""Lines of `run` and `show` about the images that a workflow's tasks name: the digest, or that the image was ignored."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ async def test_the_keys_reach_what_stages_and_no_task(
     tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are in no environment any more, as after the start of `serve`: inputs come, outputs go, a task sees none of them."""
-    taken = credentials.take(stores=True)
+    taken = credentials.remove(stores=True)
     assert taken == {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     stage = {

@@ -363,7 +363,7 @@ def test_it_starts_light(answer: tuple[int, Any], command: list[str]) -> None:
 )
 def test_options_are_read_alike_with_and_without_argparse(options: list[str]) -> None:
     """The quick reader and the parser behind --help share their table."""
-    quick = cromwell._given(options)
+    quick = cromwell._parsed(options)
     assert quick is not None
     assert vars(quick) == vars(cromwell._parser().parse_args(options)) | (
         {"retry_for": 0.0} if options[0] == "alive" else {}
@@ -382,7 +382,7 @@ def test_options_are_read_alike_with_and_without_argparse(options: list[str]) ->
 )  # fmt: skip
 def test_what_is_unusual_is_left_to_argparse(options: list[str]) -> None:
     """It says what is wrong, or helps."""
-    assert cromwell._given(options) is None
+    assert cromwell._parsed(options) is None
 
 
 def test_help_names_every_option() -> None:

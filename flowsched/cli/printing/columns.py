@@ -50,7 +50,7 @@ class Column:
 
     Args:
         head: Its title.
-        cell: What it shows of a row.
+        cell: Its content for a row.
         rank: 0 = always shown; where there is too little room, the columns of the highest rank go first.
         right: Aligned to the right: numbers.
         cut: Its cells may be cut, with an ellipsis. Half a number or half a state would say something else.
@@ -73,7 +73,7 @@ class Columns:
     """A table of rows of any kind; a row may have a note of some lines, which stand below it, or at its end in a pipe.
 
     Args:
-        rows: What is shown.
+        rows: The rows.
         columns: How.
         note: The note of a row.
         noted: The title of notes in a pipe.

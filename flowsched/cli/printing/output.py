@@ -69,10 +69,10 @@ def hint(text: str) -> None:
         return
     width = console(stderr=True).width
     for line in text.split("\n"):  # between words, so that a command can be copied
-        told = textwrap.wrap(
+        wrapped = textwrap.wrap(
             line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent="  "
         )
-        print("\n".join(told), file=sys.stderr)
+        print("\n".join(wrapped), file=sys.stderr)
 
 
 def to_json(view: Any, *, indent: int | None = None) -> str:
@@ -104,7 +104,7 @@ async def stream(
     views: AsyncIterable[V], form: Form, table: Callable[[Sequence[V]], RenderableType], limit: int
 ) -> int:
     """Print a list that comes page by page, at most `limit` entries; returns how many there were."""
-    kept: list[V] = []
+    collected: list[V] = []
     number = 0
     async for view in views:
         if number == limit:
@@ -114,7 +114,7 @@ async def stream(
         if form is Form.JSONL:
             print(to_json(view))
         else:
-            kept.append(view)
+            collected.append(view)
     if form is not Form.JSONL:
-        many(kept, form, table)
+        many(collected, form, table)
     return number

@@ -27,7 +27,7 @@ from flowsched.workflow.views import (
     WorkflowView,
 )
 
-#: What a bar and a line of progress tell apart, in the order of a task's life backwards.
+#: The groups of states in a bar and a line of progress, in the order of a task's life backwards.
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "done": ("SUCCEEDED",),
     "failed": ("FAILED",),
@@ -117,10 +117,10 @@ def state_of(view: WorkflowView | StageView) -> Text:
     """A state, and the exit codes beside 0 of tasks that succeeded: `SUCCEEDED (1× exit 3)`."""
     made = state(view.state)
     if view.returned:
-        said = [f"{number}× exit {code}" for code, number in view.returned.items()]
-        if len(said) > MOST_CODES:
-            said = [f"{sum(view.returned.values())}× exit not 0"]
-        made = Text.assemble(made, " ", ("(" + ", ".join(map(terminal_text.line, said)) + ")", "yellow"))
+        codes = [f"{number}× exit {code}" for code, number in view.returned.items()]
+        if len(codes) > MOST_CODES:
+            codes = [f"{sum(view.returned.values())}× exit not 0"]
+        made = Text.assemble(made, " ", ("(" + ", ".join(map(terminal_text.line, codes)) + ")", "yellow"))
     return made
 
 
@@ -218,10 +218,10 @@ def short_ids(idents: Sequence[str], least: int = _SHORTEST_ID) -> dict[str, str
 
 
 def moving(counts: Mapping[str, int], groups: Sequence[str] = _MOVING) -> Text:
-    """What tasks that have not ended do, or those of other groups: `2 running, 4 queued`."""
+    """Counts of the tasks that have not ended, or of other groups: `2 running, 4 queued`."""
     found = grouped(counts)
-    said = [Text(f"{found[group]} {group}", _BARS[group][1]) for group in groups if found[group]]
-    return Text(", ").join(said)
+    parts = [Text(f"{found[group]} {group}", _BARS[group][1]) for group in groups if found[group]]
+    return Text(", ").join(parts)
 
 
 def why(view: WorkflowView | StageView) -> Text | None:
@@ -233,10 +233,10 @@ def why(view: WorkflowView | StageView) -> Text | None:
     return text(f"{stage}{waiting.message}", "yellow")
 
 
-def _first_sentence(said: Text | None) -> Text | None:
+def _first_sentence(reason: Text | None) -> Text | None:
     """The first sentence of a reason, for lists: `show` and `explain` have all of it."""
-    end = -1 if said is None else said.plain.find(". ")
-    return said if said is None or end < 0 else said[: end + 1].append(" …")
+    end = -1 if reason is None else reason.plain.find(". ")
+    return reason if reason is None or end < 0 else reason[: end + 1].append(" …")
 
 
 def workflow_table(workflows: Sequence[WorkflowView], now: datetime, *, brief: bool = True) -> Columns:
@@ -268,7 +268,7 @@ def workflow_table(workflows: Sequence[WorkflowView], now: datetime, *, brief: b
 
 
 def stage_table(stages: Iterable[StageView]) -> Columns:
-    """What each stage's tasks waited for and moved; seconds are sums over its tasks."""
+    """Waits and moved bytes of each stage's tasks; seconds are sums over its tasks."""
     return Columns(
         stages,
         Column("STAGE", lambda view: text(view.name, "bold"), cut=True, whole=True),
@@ -297,7 +297,7 @@ def _not_started(view: StageView) -> Text:
 
 
 def cache_table(found: Iterable[CacheView]) -> Columns:
-    """What look-ups in the cache of results found."""
+    """The results of look-ups in the cache of results."""
     views = list(found)
     parts = Counter(view.stage for view in views)
 
@@ -350,7 +350,7 @@ def task_table(tasks: Sequence[TaskView]) -> Columns:
     )
 
 
-#: What a queue has or may have: a line for each below it.
+#: The amounts of a queue: a line for each below it.
 _AMOUNTS: Final = ("used", "deserved", "pending", "recent", "guarantee", "cap")
 
 
@@ -365,9 +365,9 @@ def queue_panel(queues: Sequence[QueueView]) -> Group:
         return text(", ".join(note for note, holds in found.items() if holds))
 
     def below(view: QueueView) -> Text:
-        given = [(name, getattr(view, name)) for name in _AMOUNTS]
+        rows = [(name, getattr(view, name)) for name in _AMOUNTS]
         return Text("\n").join(
-            Text.assemble((f"{name:<11}", "dim"), amounts(each)) for name, each in given if each
+            Text.assemble((f"{name:<11}", "dim"), amounts(each)) for name, each in rows if each
         )
 
     users = [(view, user) for view in queues for user in view.users]
@@ -384,7 +384,7 @@ def queue_panel(queues: Sequence[QueueView]) -> Group:
 
 
 def queue_table(queues: Sequence[QueueView], *more: Column, note: Callable[[Any], Text | None]) -> Columns:
-    """What queues have and wait for."""
+    """The amounts of queues, and their waiting work."""
     return Columns(
         queues,
         Column("QUEUE", lambda view: text(view.name), cut=True, whole=True),
@@ -507,23 +507,23 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
         if view.binds:
             parts.append(_below(Text("binds: ").append_text(text(", ".join(view.binds)))))
         for at, suggestion in enumerate(view.suggestions):
-            said = "to start it: " if at == 0 else "or: "
+            lead = "to start it: " if at == 0 else "or: "
             parts.append(
-                _below(Text(said, "dim").append_text(text(suggestion.message, "green" if at == 0 else "")))
+                _below(Text(lead, "dim").append_text(text(suggestion.message, "green" if at == 0 else "")))
             )
     return Group(*parts)
 
 
-def _below(said: Text) -> Padding:
+def _below(content: Text) -> Padding:
     """A text that stands below a head, all its lines indented."""
-    return Padding(said, (0, 0, 0, 2), expand=False)
+    return Padding(content, (0, 0, 0, 2), expand=False)
 
 
-def amounts(given: Mapping[str, int]) -> Text:
+def amounts(resources: Mapping[str, int]) -> Text:
     """Resources of a queue: `cpu 2, memory 4.0 GiB`."""
     shown = {"cpu": cores, "gpu": cores, "memory": size, "disk": size, "io": rate}
-    said = [f"{name} {shown.get(name, str)(number)}" for name, number in given.items()]
-    return text(", ".join(said))
+    parts = [f"{name} {shown.get(name, str)(number)}" for name, number in resources.items()]
+    return text(", ".join(parts))
 
 
 def moment(at: datetime) -> str:

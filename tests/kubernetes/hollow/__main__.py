@@ -15,7 +15,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from flowsched.cli.context import Options, run, say
+from flowsched.cli.context import Options, echo, run
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.credentials import connect
 from tests.kubernetes.hollow.nodes import HollowNodes, Mode
@@ -77,7 +77,7 @@ async def serve(
     try:
         async with Client(connection) as client, HollowNodes(client, nodes, mode, root) as hollow:
             log.info("hollow nodes ready", nodes=len(nodes), mode=mode, root=str(hollow.root))
-            say(f"{len(nodes)} nodes are ready; ctrl-c takes them away")
+            echo(f"{len(nodes)} nodes are ready; ctrl-c takes them away")
             await _first(stop.wait(), hollow.ended())
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
