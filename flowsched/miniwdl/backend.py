@@ -31,7 +31,7 @@ from flowsched.miniwdl.downloads import RUNTIME_KEY
 from flowsched.miniwdl.following import End, Following, Where, begin, largest_node, report_end
 from flowsched.miniwdl.order import Order, document
 from flowsched.miniwdl.places import Known, Place, place
-from flowsched.miniwdl.planning import tell
+from flowsched.miniwdl.planning import request_plan
 from flowsched.tokens import default_url
 
 SECTION: Final = "flowsched"
@@ -51,7 +51,7 @@ DEFAULTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the backend is told once for all tasks."""
+    """The backend's settings, the same for all tasks."""
 
     url: str
     token: str | None
@@ -90,14 +90,14 @@ def read(cfg: config.Loader) -> Settings:
 # ---- the backend ----
 
 
-#: How often a task's stderr is read on, and a signal is looked for. The service is not asked: it tells.
-LOOK_S: Final = 0.5
+#: How often a task's stderr is read on, and a signal is checked. The service is not polled: it sends events.
+POLL_S: Final = 0.5
 #: More inputs than this are linked into the working folder: a document takes 1,000 of them, each mount costs the task time, and
 #: what a pod cannot mount any more would be copied.
 MOST_MOUNTS: Final = 150
 #: So long the end of a run waits for the service to hear of it.
 REPORT_S: Final = 10.0
-#: What a cluster without nodes (an autoscaler may bring some) is taken to have.
+#: The capacity assumed of a cluster without nodes: an autoscaler may bring some.
 NO_LIMIT: Final = 1 << 40
 #: Reasons with an exit code of the program itself; any other says that the program was not to blame.
 _OWN_REASONS: Final = frozenset({"", "OOMKilled", "Timeout"})
@@ -124,12 +124,12 @@ class Backend(TaskContainer):
         cls._settings = _read_settings(cfg)
         where = _where(cls._settings)
         with TerminationSignalFlag(logger) as terminating:
-            future = begin(largest_node(where, functools.partial(_say, logger)))
+            future = begin(largest_node(where, functools.partial(_log_message, logger)))
             while not future.done():
                 if terminating():
                     future.cancel()
                     raise Terminated(quiet=True)
-                wait([future], LOOK_S)
+                wait([future], POLL_S)
         try:
             cores, memory = future.result()
         except FlowschedError as error:
@@ -151,8 +151,8 @@ class Backend(TaskContainer):
         self._bind_inputs = True
         self._place: Place | None = None
 
-    def stand_at(self, stack: Sequence[str], folder: str) -> None:
-        """Learn where in its run this task stands; without that it is a run of its own."""
+    def set_place(self, stack: Sequence[str], folder: str) -> None:
+        """Set the task's place in its run; without one it is a run of its own."""
         self._place = place(stack, folder, _known)
 
     def copy_input_files(self, logger: logging.Logger) -> None:
@@ -194,7 +194,7 @@ class Backend(TaskContainer):
             _where(self._set),
             document(self._order()),
             f"miniwdl-{uuid.uuid4().hex}",
-            functools.partial(_say, logger),
+            functools.partial(_log_message, logger),
         )
         with ExitStack() as cleanup:
             poll_stderr = cleanup.enter_context(self.poll_stderr_context(logger))
@@ -207,7 +207,7 @@ class Backend(TaskContainer):
                 if call.running.is_set() and not shown:
                     cleanup.enter_context(self.task_running_context())
                     shown = True
-                wait([future], LOOK_S)
+                wait([future], POLL_S)
                 poll_stderr()
             try:
                 end = future.result()
@@ -233,21 +233,23 @@ class Backend(TaskContainer):
             Terminated: A user cancelled it in flowsched; that is not tried again.
             WDL.Error.RuntimeError: It could not be run at all.
         """
-        said = ": ".join(filter(None, (end.reason, end.message))) or end.state
+        cause = ": ".join(filter(None, (end.reason, end.message))) or end.state
         if end.state == "SUCCEEDED":
             return end.exit_code or 0
-        self.failure_info = {"flowsched_workflow": end.workflow, "flowsched_reason": said}
+        self.failure_info = {"flowsched_workflow": end.workflow, "flowsched_reason": cause}
         if end.state == "CANCELLED":
             logger.error(StructuredLogMessage("the task was cancelled in flowsched", workflow=end.workflow))
             raise Terminated
         if end.exit_code is None and end.launched:
-            raise Interrupted(f"flowsched: {said}", more_info=self.failure_info)
+            raise Interrupted(f"flowsched: {cause}", more_info=self.failure_info)
         if end.exit_code in (None, 0) or end.reason not in _OWN_REASONS:
             raise Error.RuntimeError(
-                f"flowsched: {said} (workflow {end.workflow})", more_info=self.failure_info
+                f"flowsched: {cause} (workflow {end.workflow})", more_info=self.failure_info
             )
         if end.reason in ("OOMKilled", "Timeout"):
-            logger.error(StructuredLogMessage("flowsched ended the task", reason=said, workflow=end.workflow))
+            logger.error(
+                StructuredLogMessage("flowsched ended the task", reason=cause, workflow=end.workflow)
+            )
         assert end.exit_code is not None
         return end.exit_code
 
@@ -293,7 +295,7 @@ class Backend(TaskContainer):
 
     def _order(self) -> Order:
         place = self._place or Place(self.host_dir, self.run_id, self.run_id)
-        values, given = self.runtime_values, self._set
+        values, settings = self.runtime_values, self._set
         shell = self.cfg.get("task_runtime", "command_shell")
         bound = self.input_path_map.items() if self._bind_inputs else ()
         stdout, stderr = (os.path.basename(path) for path in self._streams())
@@ -309,9 +311,9 @@ class Backend(TaskContainer):
             inputs={path: os.path.realpath(here) for here, path in bound},
             resources=self._resources(),
             limits={"memory": values["memory_limit"]} if "memory_limit" in values else {},
-            queue=values.get("queue", given.queue),
-            priority=given.priority,
-            timeout=given.timeout,
+            queue=values.get("queue", settings.queue),
+            priority=settings.priority,
+            timeout=settings.timeout,
             return_codes=_return_codes(values.get("returnCodes", 0)),
             fetch=values.get(RUNTIME_KEY, ""),
             since_ms=_BEGAN_MS,
@@ -325,11 +327,11 @@ class Backend(TaskContainer):
         return found | {"gpu": gpus} if gpus else found
 
 
-def _return_codes(said: str | int | list[int]) -> tuple[int, ...] | None:
+def _return_codes(declared: str | int | list[int]) -> tuple[int, ...] | None:
     """With which exit codes a task has ended well; None = with any."""
-    if said == "*":
+    if declared == "*":
         return None
-    return tuple(said) if isinstance(said, list) else (int(said),)
+    return tuple(declared) if isinstance(declared, list) else (int(declared),)
 
 
 def note_call(
@@ -338,17 +340,17 @@ def note_call(
     run_id_stack: list[str],
     run_dir: str,
     task: Tree.Task,
-    **told: Any,
+    **recv: Any,
 ) -> Generator[dict[str, Any], dict[str, Any], None]:
-    """The task plugin: tells the container where in the run it stands, and changes nothing."""
-    told = yield told
-    container = told["container"]
+    """The task plugin: sets the container's place in the run, and changes nothing."""
+    recv = yield recv
+    container = recv["container"]
     if isinstance(container, Backend):
-        container.stand_at(run_id_stack, run_dir)
+        container.set_place(run_id_stack, run_dir)
     with _end_reported(cfg, logger, run_id_stack, run_dir) as succeeded:
-        told = yield told
+        recv = yield recv
         succeeded()
-        yield told
+        yield recv
 
 
 def note_workflow(
@@ -357,13 +359,13 @@ def note_workflow(
     run_id_stack: list[str],
     run_dir: str,
     workflow: Tree.Workflow,
-    **told: Any,
+    **recv: Any,
 ) -> Generator[dict[str, Any], dict[str, Any], None]:
     """The workflow plugin: remembers in how many scatters each call is, which the names of calls do not say, and tells the service
     what the run will be; changes nothing.
     """
     if len(run_id_stack) == 1 and cfg.get("scheduler", "container_backend") == "flowsched":
-        _plan(cfg, logger, workflow, run_dir, told["inputs"])
+        _plan(cfg, logger, workflow, run_dir, recv["inputs"])
     depths: dict[str, int] = {}
     nodes: list[Tree.WorkflowNode] = list(workflow.body)
     while nodes:
@@ -375,9 +377,9 @@ def note_workflow(
     _known[run_dir] = Known(workflow.name, depths)
     try:
         with _end_reported(cfg, logger, run_id_stack, run_dir) as succeeded:
-            told = yield told
+            recv = yield recv
             succeeded()
-            yield told
+            yield recv
     finally:
         _known.pop(run_dir, None)
 
@@ -420,13 +422,13 @@ def _plan(
     inputs: Env.Bindings[Value.Base],
 ) -> None:
     """Have the run planned while it begins. Without a plan it runs as well, only in another order."""
-    given = _read_settings(cfg)
-    if not given.plan:
+    settings = _read_settings(cfg)
+    if not settings.plan:
         return
     values = values_to_json(inputs, namespace=workflow.name)
     run = run_of(Place(folder, workflow.name, ""))
 
-    def said(future: Future[tuple[str, int]]) -> None:
+    def report_plan(future: Future[tuple[str, int]]) -> None:
         error = future.exception()
         if error is None:
             ident, calls = future.result()
@@ -436,7 +438,7 @@ def _plan(
         else:
             logger.info(StructuredLogMessage("the run has no plan in flowsched", why=str(error), run=run))
 
-    begin(tell(_where(given), workflow.pos.abspath, values, run)).add_done_callback(said)
+    begin(request_plan(_where(settings), workflow.pos.abspath, values, run)).add_done_callback(report_plan)
 
 
 def run_of(place: Place) -> str:
@@ -478,16 +480,16 @@ def _read_settings(cfg: config.Loader) -> Settings:
     return found
 
 
-def _where(given: Settings) -> Where:
-    return Where(given.url, given.token, given.patience_s)
+def _where(settings: Settings) -> Where:
+    return Where(settings.url, settings.token, settings.patience_s)
 
 
 def _next(error: FlowschedError) -> str:
-    """What to do about it."""
+    """The remedy, as the end of a message."""
     if isinstance(error, Unavailable):
         return "; start it, or name another by [flowsched] url or FLOWSCHED_SERVER"
     return "; give its token by [flowsched] token or FLOWSCHED_TOKEN" if error.status == 401 else ""
 
 
-def _say(logger: logging.Logger, warning: bool, sentence: str, fields: Mapping[str, Any]) -> None:
+def _log_message(logger: logging.Logger, warning: bool, sentence: str, fields: Mapping[str, Any]) -> None:
     logger.log(logging.WARNING if warning else logging.INFO, StructuredLogMessage(sentence, **fields))

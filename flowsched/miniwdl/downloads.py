@@ -18,9 +18,9 @@ from WDL.runtime.download import aria2c_downloader, awscli_downloader
 from flowsched.miniwdl.order import FETCHED
 from flowsched.workflow.document.uris import base_name
 
-#: What a runtime section may say to have a file fetched before its command; see `backend`.
+#: The key of a runtime section that has a file fetched before its command; see `backend`.
 RUNTIME_KEY: Final = "flowsched_uri"
-#: What a name may not hold: it becomes a file's.
+#: Characters that a name may not hold: it becomes a file's.
 _ODD: Final = re.compile(r"[\x00-\x1f\x7f/]")
 
 _TASK: Final = f"""
@@ -45,28 +45,28 @@ task flowsched_download {{
 Download = Generator[dict[str, Any], dict[str, Any], None]
 
 
-def http_download(cfg: config.Loader, logger: logging.Logger, uri: str, **told: Any) -> Download:
+def http_download(cfg: config.Loader, logger: logging.Logger, uri: str, **recv: Any) -> Download:
     """Fetch a file over http or https."""
     if cfg.get("scheduler", "container_backend") == "flowsched":
         yield from _fetch(uri)
     else:
-        yield from aria2c_downloader(cfg, logger, uri, **told)
+        yield from aria2c_downloader(cfg, logger, uri, **recv)
 
 
-def s3_download(cfg: config.Loader, logger: logging.Logger, uri: str, **told: Any) -> Download:
+def s3_download(cfg: config.Loader, logger: logging.Logger, uri: str, **recv: Any) -> Download:
     """Fetch a file from an object store, with the credentials of the service."""
     if cfg.get("scheduler", "container_backend") == "flowsched":
         yield from _fetch(uri)
     else:
-        yield from awscli_downloader(cfg, logger, uri, **told)
+        yield from awscli_downloader(cfg, logger, uri, **recv)
 
 
 def name_of(uri: str) -> str:
-    """What to call the file: the last part of the path."""
+    """The name of the file: the last part of the path."""
     name = _ODD.sub("_", base_name(uri, os.path.lexists))
     return name if name not in ("", ".", "..") and not name.startswith(".") else f"file{name}"
 
 
 def _fetch(uri: str) -> Download:
-    told = yield {"task_wdl": _TASK, "inputs": {"uri": uri, "name": name_of(uri)}}
-    yield told
+    recv = yield {"task_wdl": _TASK, "inputs": {"uri": uri, "name": name_of(uri)}}
+    yield recv

@@ -21,7 +21,7 @@ from flowsched.workflow.views import WorkflowView
 T = TypeVar("T")
 
 #: Takes whether it is a warning, a sentence and its fields. Called from the loop's thread.
-Say: TypeAlias = Callable[[bool, str, Mapping[str, Any]], None]
+Log: TypeAlias = Callable[[bool, str, Mapping[str, Any]], None]
 
 #: Waits between questions while the service is away.
 FIRST_WAIT_S: Final = 0.5
@@ -30,7 +30,7 @@ LONGEST_WAIT_S: Final = 10.0
 AGAIN_S: Final = 1.0
 #: After so long the log says why a call does not start. Each further wait is twice as long.
 ASK_WHY_S: Final = 30.0
-#: What a cancel may take when the run is being ended: miniwdl is to end too, even if the service does not come back.
+#: The longest wait for a cancel at the end of a run: miniwdl is to end too, even if the service does not come back.
 CANCEL_PATIENCE_S: Final = 30.0
 
 
@@ -61,15 +61,15 @@ class Following:
 
     Args:
         where: The service.
-        document: What to run.
+        document: The workflow to run.
         key: So that it is accepted once, however often it is sent.
-        say: Called with what readers of the run's log need to know.
+        log: Called with messages for readers of the run's log.
     """
 
     where: Where
     document: Mapping[str, Any]
     key: str
-    say: Say
+    log: Log
     running: threading.Event = field(default_factory=threading.Event)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -86,14 +86,14 @@ class Following:
         """
         async with Client(self.where.url, self.where.token, start_timeout=0) as client:
             run = await self._asked(lambda: client.submit(self.document, idempotency_key=self.key))
-            self.say(False, "submitted", {"workflow": run.id})
+            self.log(False, "submitted", {"workflow": run.id})
             why = asyncio.create_task(self._explained(run))
             try:
                 view = await self._unless_stopped(run)
             finally:
                 why.cancel()
                 await asyncio.gather(why, return_exceptions=True)
-            return await self._told(client, view)
+            return await self._end_of(client, view)
 
     async def _unless_stopped(self, run: Run) -> WorkflowView:
         following = asyncio.create_task(self._followed(run))
@@ -104,7 +104,7 @@ class Following:
             return following.result()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-        self.say(False, "cancelling", {"workflow": run.id})
+        self.log(False, "cancelling", {"workflow": run.id})
         try:
             async with asyncio.timeout(CANCEL_PATIENCE_S):
                 await self._asked(lambda: run.cancel("its run of miniwdl was ended"))
@@ -115,11 +115,11 @@ class Following:
 
     async def _followed(self, run: Run) -> WorkflowView:
         """Read events until the workflow has ended: they come as they happen, so nothing is polled."""
-        seen = 0
+        last_event = 0
         while True:
             try:
-                async for event in run.events(seen):
-                    seen = event.id
+                async for event in run.events(last_event):
+                    last_event = event.id
                     if event.kind == "task.running":
                         self.running.set()
             except Unavailable:
@@ -131,7 +131,7 @@ class Following:
 
     async def _explained(self, run: Run) -> None:
         """Say from time to time why a call does not start."""
-        wait, told = ASK_WHY_S, ""
+        wait, logged = ASK_WHY_S, ""
         while True:
             await asyncio.sleep(wait)
             wait *= 2
@@ -142,11 +142,11 @@ class Following:
             except FlowschedError:
                 continue  # `_followed` says that the service is away
             text = "; ".join(sorted({f"{reason.code}: {reason.message}" for reason in reasons}))
-            if text and text != told:
-                self.say(True, "the task waits", {"workflow": run.id, "why": text})
-                told = text
+            if text and text != logged:
+                self.log(True, "the task waits", {"workflow": run.id, "why": text})
+                logged = text
 
-    async def _told(self, client: Client, view: WorkflowView) -> End:
+    async def _end_of(self, client: Client, view: WorkflowView) -> End:
         stage = self.document["stages"][0]["name"]
         task = await self._asked(lambda: client.task(view.id, stage))
         if not task.attempts:
@@ -156,13 +156,13 @@ class Following:
         return End(view.id, view.state, True, code, last.reason, last.message or view.reason)
 
     async def _asked(self, question: Callable[[], Awaitable[T]]) -> T:
-        return await asked(question, self._patience_s, self.say)
+        return await asked(question, self._patience_s, self.log)
 
     def _patience_s(self) -> float:
         return min(CANCEL_PATIENCE_S, self.where.patience_s) if self._stop.is_set() else self.where.patience_s
 
 
-async def asked(question: Callable[[], Awaitable[T]], patience_s: Callable[[], float], say: Say) -> T:
+async def asked(question: Callable[[], Awaitable[T]], patience_s: Callable[[], float], log: Log) -> T:
     """Ask until there is an answer.
 
     Raises:
@@ -177,7 +177,7 @@ async def asked(question: Callable[[], Awaitable[T]], patience_s: Callable[[], f
             if now() - since > patience_s():
                 raise
             if not complained:
-                say(
+                log(
                     True,
                     "flowsched does not answer; asking again",
                     {"error": str(error), "patience_s": patience_s()},
@@ -187,7 +187,7 @@ async def asked(question: Callable[[], Awaitable[T]], patience_s: Callable[[], f
             wait = min(wait * 2, LONGEST_WAIT_S)
         else:
             if complained:
-                say(False, "flowsched answers again", {"seconds": round(now() - since)})
+                log(False, "flowsched answers again", {"seconds": round(now() - since)})
             return answer
 
 
@@ -220,7 +220,7 @@ async def report_end(where: Where, run: str, state: str, reason: str) -> None:
         await client.report_end(run, state, reason)
 
 
-async def largest_node(where: Where, say: Say) -> tuple[int, int]:
+async def largest_node(where: Where, log: Log) -> tuple[int, int]:
     """The most cores and the most bytes of memory that one node has; (0, 0) if there is none now.
 
     Raises:
@@ -228,7 +228,7 @@ async def largest_node(where: Where, say: Say) -> tuple[int, int]:
         FlowschedError: It refused.
     """
     async with Client(where.url, where.token, start_timeout=0) as client:
-        nodes = await asked(client.nodes, lambda: where.patience_s, say)
+        nodes = await asked(client.nodes, lambda: where.patience_s, log)
     cores = max((node.allocatable.get("cpu", 0) // 1000 for node in nodes if node.ready), default=0)
     memory = max((node.allocatable.get("memory", 0) for node in nodes if node.ready), default=0)
     return cores, memory

@@ -27,7 +27,7 @@ _POLICIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one try of a task needs. All paths outside of the container are those of this host."""
+    """The data of one try of a task. All paths outside of the container are those of this host."""
 
     place: Place
     run: str  #: the same for all calls of a run

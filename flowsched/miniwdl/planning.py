@@ -27,7 +27,7 @@ class Program:
 
 
 def read_program(path: str) -> Program:
-    """Read a WDL file and the files it imports, directly or not. What comes from elsewhere (http) is left out.
+    """Read a WDL file and the files it imports, directly or not. Imports from elsewhere (http) are left out.
 
     Raises:
         OSError: The file, or one it imports, cannot be read.
@@ -67,7 +67,7 @@ def sizes(inputs: Any) -> dict[str, int]:
     return found
 
 
-async def tell(where: Where, path: str, inputs: Mapping[str, Any], run: str) -> tuple[str, int]:
+async def request_plan(where: Where, path: str, inputs: Mapping[str, Any], run: str) -> tuple[str, int]:
     """Have a run planned. Returns the plan's id, and how many calls it has.
 
     Raises:

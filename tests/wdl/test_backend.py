@@ -224,7 +224,7 @@ def test_inputs_that_are_too_many_to_mount_are_links_to_what_the_run_made(
 ) -> None:
     """A link costs no bytes; what belongs to others is copied, so that a task cannot change it."""
     task = backend(tmp_path, monkeypatch)
-    task.stand_at(["w", "task"], task.host_dir)
+    task.set_place(["w", "task"], task.host_dir)
     monkeypatch.setattr("flowsched.miniwdl.backend.MOST_MOUNTS", 1)
     own, others = tmp_path / "call-a" / "own.txt", tmp_path.parent / "others.txt"
     own.parent.mkdir()
