@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from msgspec import structs
@@ -16,7 +17,7 @@ from flowsched.engine.admission import recorded_idle
 from flowsched.engine.events import Tick
 from flowsched.engine.explain import Explanation, situations_of
 from flowsched.engine.state import EngineState
-from flowsched.errors import Conflict, Fault, FlowschedError
+from flowsched.errors import Conflict, FlowschedError
 from flowsched.scheduling.explain.recording import Draft, Tape
 from flowsched.scheduling.explain.remedies import outlook
 from flowsched.scheduling.policy.extension import Guard
@@ -56,7 +57,7 @@ class PolicyDesk:
             refused=None
             if refused is None
             else RefusedView(
-                at=moment(refused.at_ms), source=refused.source, faults=[_fault(f) for f in refused.faults]
+                at=moment(refused.at_ms), source=refused.source, faults=list(map(asdict, refused.faults))
             ),
         )
 
@@ -147,10 +148,6 @@ def plugin_views(found: Found, guards: dict[str, list[Guard]]) -> list[PluginVie
             )
         )
     return views
-
-
-def _fault(fault: Fault) -> dict[str, str]:
-    return {"path": fault.path, "found": fault.found, "expected": fault.expected}
 
 
 # ---- remedies, worked out on a copy beside the loop that decides ----

@@ -97,7 +97,7 @@ async def filter_nodes(call: Call[Query]) -> bytes:
     """Which of these nodes the pod may have."""
     question = await _question(call)
     refused = await call.service.refused_nodes(question.pod)
-    return await aside(len(question.raw), _filtered, question, refused)
+    return await aside(len(question.raw), lambda: encode(filtered(question, refused)))
 
 
 async def prioritize_nodes(call: Call[Query]) -> bytes:
@@ -105,7 +105,11 @@ async def prioritize_nodes(call: Call[Query]) -> bytes:
     question = await _question(call)
     names = question.names or ()
     points = await call.service.node_scores(question.pod, names)
-    return await aside(len(question.raw), _liked, names, points)
+
+    def answer() -> bytes:
+        return encode([HostPriority(name, score) for name, score in zip(names, points, strict=True)])
+
+    return await aside(len(question.raw), answer)
 
 
 def read_question(raw: bytes) -> Question:
@@ -201,14 +205,6 @@ def filtered(question: Question, refused: Mapping[str, str]) -> ExtenderFilterRe
         ]
         nodes = b'{"metadata":{},"items":[' + b",".join(left) + b"]}"
     return ExtenderFilterResult(nodes=msgspec.Raw(nodes), failed_and_unresolvable_nodes=refusals)
-
-
-def _filtered(question: Question, refused: Mapping[str, str]) -> bytes:
-    return encode(filtered(question, refused))
-
-
-def _liked(names: Sequence[str], points: Sequence[int]) -> bytes:
-    return encode([HostPriority(name, score) for name, score in zip(names, points, strict=True)])
 
 
 async def _question(call: Call[Query]) -> Question:
