@@ -45,7 +45,7 @@ _SERVER: Final[dict[str, tuple[Any, str | None, str]]] = {
     "token": (None, None, "[FLOWSCHED_TOKEN]"),
 }
 _SUBMIT: Final[dict[str, tuple[Any, str | None, str]]] = {
-    "name": (None, None, "What people call it."),
+    "name": (None, None, "Its name for people."),
     "cwd": (None, "DIR", "The call's folder; says of which run and call the job is."),
     "script": (None, "FILE", "The script, as the container sees it."),
     "shell": ("/bin/bash", "FILE", "[%(default)s]"),
@@ -408,7 +408,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="flowsched cromwell",
         allow_abbrev=False,
-        description="What Cromwell's config backend calls for each job; see docs/cromwell.md.",
+        description="The commands that Cromwell's config backend calls for each job; see docs/cromwell.md.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="submit|alive|kill")
     for command, what in (

@@ -44,7 +44,7 @@ async def logs(
         bool,
         typer.Option("--follow", "-f", help="Go on until the task has ended: also with attempts to come."),
     ] = False,
-    errors: Annotated[bool, typer.Option("--stderr", "-e", help="What it wrote to stderr.")] = False,
+    errors: Annotated[bool, typer.Option("--stderr", "-e", help="The stderr of the task.")] = False,
     attempt: Annotated[
         int | None, typer.Option(min=0, help="Which attempt; the first is 0. [the last]")
     ] = None,

@@ -66,7 +66,7 @@ async def set_queue(
         ),
     ] = None,
     order: Annotated[
-        str | None, typer.Option(metavar="best-effort|fifo", help="fifo: nobody passes the head.")
+        str | None, typer.Option(metavar="best-effort|fifo", help="fifo: no group passes the head.")
     ] = None,
     cap: Annotated[
         list[str] | None,
@@ -139,7 +139,7 @@ async def drain_node(
         ),
     ] = None,
     grace: Annotated[
-        str | None, typer.Option(help="What has not ended so long after the start runs elsewhere: 90s, 5m.")
+        str | None, typer.Option(help="Pods still running so long after the start move: 90s, 5m.")
     ] = None,
     output: Output = Form.TABLE,
 ) -> None:

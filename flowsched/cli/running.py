@@ -82,7 +82,7 @@ def run_command(
         list[str] | None,
         typer.Option(
             metavar="STAGE[.OUTPUT]",
-            help="With --out: which outputs. Repeatable. [of stages that nobody reads]",
+            help="With --out: which outputs. Repeatable. [of stages without readers]",
         ),
     ] = None,
     wait_for_nodes: Annotated[

@@ -307,7 +307,7 @@ class Metrics:
             ("binds", "outcome", "Bindings of other controllers' pods: ordered, and of those refused.", self.binds),
             ("transfers", "outcome", "Copies to nodes that ended: done or failed.", self.transfers),
             ("transfer_bytes", "source", "Bytes that copies moved, from an origin or from another node.", self.transferred_bytes),
-            ("executor_events", "event", "What the executor counts of its own connections.", standing.counted),
+            ("executor_events", "event", "Events of the executor's own connections.", standing.counted),
         ):  # fmt: skip
             family = CounterMetricFamily(f"flowsched_{name}", about, labels=[label])
             for label_value, count in sorted(counted.items()):
@@ -331,7 +331,7 @@ class Metrics:
             ("longest_wait_seconds", ["reason"], "Seconds since the oldest of them was ready.", gauges.longest_wait_s),
             ("nodes", ["state"], "Nodes.", gauges.nodes),
             ("resources", ["resource", "kind"], "Of ready nodes.", gauges.resources),
-            ("idle_resources", ["resource", "cause"], "What is idle on ready nodes, by what keeps work from it.", idle),
+            ("idle_resources", ["resource", "cause"], "Idle room of ready nodes, by the cause that keeps work from it.", idle),
             ("storage_bytes_per_second", ["storage", "kind"], "Of shared storages: limit, booked, others.", gauges.storages),
             ("cache_bytes", ["kind"], "Of caches with a limit: used, due (will be written) and limit.", gauges.caches),
         ):  # fmt: skip

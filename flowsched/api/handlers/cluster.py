@@ -55,7 +55,7 @@ class QueueBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     order: (
         Annotated[
             Literal["best-effort", "fifo"],
-            msgspec.Meta(description="Whether who fits may pass who does not, or nobody passes the head."),
+            msgspec.Meta(description="best-effort: a group that fits passes others. fifo: no group does."),
         ]
         | msgspec.UnsetType
     ) = msgspec.UNSET
@@ -80,7 +80,7 @@ class DrainBody(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
         Annotated[
             str,
             msgspec.Meta(
-                description="What has not ended so long after the start is taken away. [it runs to its end]",
+                description="Pods still running so long after the start are taken away. [run to the end]",
                 pattern=DURATION,
                 max_length=32,
                 examples=["90s", "5m"],
