@@ -29,13 +29,13 @@ class Slow:
     def __init__(self, started: bool) -> None:
         self.started = started
         self.state = EngineState()
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
 
     async def rest(self) -> None:
         pass
 
-    def tell(self, events: Any) -> None:
-        self.told += events
+    def report(self, events: Any) -> None:
+        self.reported += events
 
 
 @asynccontextmanager
@@ -62,7 +62,7 @@ async def looking(
             documents.keep(f"w{number}", SPEC, 64)
         made = Intake(database, documents, cast("Any", dispatcher), last_seq=0, clock=lambda: 0)
         running = asyncio.create_task(made.run())
-        while len(looks) < 2 or len(dispatcher.told) < accepted:
+        while len(looks) < 2 or len(dispatcher.reported) < accepted:
             await asyncio.sleep(0.01)
         yield made, looks
         running.cancel()
