@@ -122,7 +122,7 @@ async def test_the_loop_does_not_read_memory_that_a_thread_changes(
         beside = (
             leader._expiry(dispatcher).once,
             Leftovers(dispatcher, up.service._documents).once,
-            Reconciler(dispatcher, up.executor, clock=leader._clock).look,
+            Reconciler(dispatcher, up.executor, clock=leader._clock).compare,
         )
         asking = [asyncio.create_task(ask(http, READS[n::4], ids)) for n in range(4)]
         for _ in range(12):
