@@ -210,7 +210,7 @@ class RealCluster:
         for machine in self.machines:
             machine.stop()
         self.network.remove()
-        subprocess.run(["rm", "-rf", self.folder], timeout=120, check=True)
+        subprocess.run(["rm", "-rf", self.folder], timeout=280, check=True)
 
 
 def _free_number() -> tuple[int, int]:

@@ -17,11 +17,15 @@ from tests.postgres import start_or_skip
 from tests.programs import NotStarted
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Nodes of two shared cores take their time."""
-    for item in items:
-        if "tests/kubernetes/nodes/" in item.nodeid and item.get_closest_marker("timeout") is None:
+    """Nodes of two shared cores take their time. What needs a cluster with nothing installed runs before the others."""
+    ours = [item for item in items if "tests/kubernetes/nodes/" in item.nodeid]
+    for item in ours:
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300), append=False)
+    bare_first = iter(sorted(ours, key=lambda item: "installed" in getattr(item, "fixturenames", ())))
+    items[:] = [next(bare_first) if item in ours else item for item in items]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,11 +50,17 @@ def cluster(needs_real_nodes: None) -> Iterator[RealCluster]:
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: RealCluster) -> Iterator[Installation]:
-    """The release of the chart on it, in the image of this checkout. A test that changes the release changes it back."""
+def our_image(cluster: RealCluster) -> None:
+    """The nodes have the image of this checkout, and the others that tasks name."""
     subprocess.run(["sh", ROOT / "tests/tools/install_images.sh", "flowsched"], check=True, timeout=280)
+    cluster.load("flowsched", "samtools", "numpy", "debian")
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: RealCluster, our_image: None) -> Iterator[Installation]:
+    """The release of the chart on it. A test that changes the release changes it back."""
     database = start_or_skip(address=cluster.network.address)
-    installation = Installation(cluster, database)
+    installation = Installation(cluster, database, shared=True)
     try:
         installation.install()
     except NotStarted as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,8 @@ SYSTEM: Final = "flowsched-system"
 TENANT: Final = "flowsched"
 TOKEN: Final = "a-token-of-these-tests-only"
 AGENT_KEY: Final = "a-key-of-the-agents-of-these-tests"
+CLAIM: Final = "lab"
+TASKS_USER: Final = 1000  # tasks.runAsUser of the chart
 _ORIGIN_PORT: Final = 8480
 _WITHIN_S: Final = 120
 
@@ -38,16 +41,23 @@ class Installation:
         cluster: Where; its images are brought there.
         database: A PostgreSQL that listens on the cluster's network.
         replicas: Of the service.
+        shared: Whether tasks have a volume that all nodes see, `shared_folder`.
 
     Attributes:
         origin: Where the nodes fetch inputs from: `data/` and `programs/` of our workflows, and what is put into
             `origin_folder`.
+        shared_folder: Of this machine, and at the same path in the pods of tasks. It is their user's, as an administrator would
+            give it to them; nothing else is set: no umask, no group, no mode of a file.
     """
 
-    def __init__(self, cluster: RealCluster, database: Server, replicas: int = 2) -> None:
+    def __init__(
+        self, cluster: RealCluster, database: Server, replicas: int = 2, *, shared: bool = False
+    ) -> None:
         self.cluster = cluster
         self.database = database
         self.replicas = replicas
+        self.shared_folder = cluster.folder / "shared"
+        self._shared = shared
         self.origin = f"http://{cluster.network.address}:{_ORIGIN_PORT}"
         self.origin_folder = cluster.folder / "origin"
         python = [
@@ -81,7 +91,25 @@ class Installation:
         self.cluster.load("flowsched", "samtools", "numpy")
         self.database.execute("CREATE DATABASE flowsched TEMPLATE template0")
         self.helm("install", "flowsched", str(CHART), "--create-namespace", *self.values())
+        if self._shared:
+            self._share()
         self.ready()
+
+    def _share(self) -> None:
+        self.shared_folder.mkdir()
+        os.chown(self.shared_folder, TASKS_USER, TASKS_USER)
+        size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
+        volume = {
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": CLAIM},
+            "spec": {"capacity": size, "accessModes": modes, "hostPath": {"path": str(self.shared_folder)}, "storageClassName": "",
+                     "persistentVolumeReclaimPolicy": "Retain"},
+        }  # fmt: skip
+        claim = {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": CLAIM, "namespace": TENANT},
+            "spec": {"accessModes": modes, "resources": {"requests": size}, "volumeName": CLAIM, "storageClassName": ""},
+        }  # fmt: skip
+        for each in (volume, claim):
+            self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(each))
 
     def uninstall(self) -> None:
         """Take the release away, and its namespaces."""
@@ -101,6 +129,11 @@ class Installation:
             "resources.requests.cpu": "100m",
             "agent.cache.size": "1Gi",
             "agent.networks[0]": f"{address}/32",
+            **(
+                {"tasks.shared[0].claim": CLAIM, "tasks.shared[0].path": str(self.shared_folder)}
+                if self._shared
+                else {}
+            ),
             **more,
         }
         return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]

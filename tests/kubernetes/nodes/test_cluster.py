@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.images import image
 from tests.kubernetes.nodes.cluster import NODES, RealCluster
-from tests.kubernetes.nodes.machine import hierarchies
+from tests.kubernetes.nodes.machine import KUBELET, hierarchies
 
 ASK = """
 getent hosts kubernetes.default.svc.cluster.local
@@ -21,8 +21,8 @@ PROGRAM = """
 import os, signal
 from tests.kubernetes.nodes.cluster import RealCluster
 cluster = RealCluster()
-cluster.start()
 print(cluster.network.bridge, flush=True)
+cluster.start()
 signal.pause()
 """
 
@@ -69,12 +69,15 @@ def test_a_power_cut_ends_a_nodes_pods_and_it_comes_back(cluster: RealCluster) -
 
 
 def test_a_cluster_that_is_killed_leaves_no_process_and_the_next_one_removes_the_rest() -> None:
-    """SIGKILL of the program that started it."""
+    """SIGKILL of the program that started it, once the last of its nodes has a kubelet."""
     began = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
     assert began.stdout is not None
     bridge = began.stdout.readline().strip()
     assert bridge.startswith("fsk")
-    assert any(_processes(bridge))
+    deadline = time.monotonic() + 120
+    while not any(KUBELET in line and f"/node-{NODES - 1}/" in line for line in _processes(bridge)):
+        assert time.monotonic() < deadline, _processes(bridge)
+        time.sleep(0.1)
     began.kill()
     began.wait()
     deadline = time.monotonic() + 30

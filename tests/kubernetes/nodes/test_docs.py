@@ -1,4 +1,4 @@
-"""What the tutorials tell people to type on Kubernetes, typed on a cluster of its own with nothing installed."""
+"""What the tutorials tell people to type on Kubernetes, typed on the cluster of these tests."""
 
 from __future__ import annotations
 
@@ -14,28 +14,14 @@ from tests.kubernetes.hollow.binaries import find
 from tests.kubernetes.nodes.cluster import KUBECTL, RealCluster
 from tests.kubernetes.nodes.installed import TOKEN, Installation
 from tests.postgres import Server, binaries, start_or_skip
-from tests.programs import NotStarted
 
 TUTORIALS = ROOT / "docs" / "tutorials"
 
 
 @pytest.fixture
-def empty(needs_real_nodes: None) -> Iterator[RealCluster]:
-    """Two nodes with the images that a registry would have, and no release."""
-    cluster = RealCluster()
-    try:
-        cluster.start()
-    except NotStarted as error:
-        pytest.fail(f"the real nodes did not start: {error}", pytrace=False)
-    cluster.load("flowsched", "samtools", "numpy")
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture
-def database(empty: RealCluster) -> Iterator[Server]:
+def database(cluster: RealCluster) -> Iterator[Server]:
     """A PostgreSQL that pods reach."""
-    server = start_or_skip(address=empty.network.address)
+    server = start_or_skip(address=cluster.network.address)
     yield server
     server.remove()
 
@@ -74,20 +60,20 @@ def test_a_gang_from_python(installed: Installation, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_operator_installs_backs_up_upgrades_restores_and_removes(
-    empty: RealCluster, database: Server, tmp_path: Path
+    cluster: RealCluster, our_image: None, database: Server, tmp_path: Path
 ) -> None:
-    """docs/tutorials/operator.md."""
+    """docs/tutorials/operator.md, on nodes that have the images that a registry would have, and no release yet."""
     kubectl, helm = find(KUBECTL), find("helm")
     assert kubectl is not None
     assert helm is not None
-    server = f"{empty.network.address}:5432"
+    server = f"{cluster.network.address}:5432"
     reader = Reader(
         tmp_path,
         links=["deploy"],
-        environment={"KUBECONFIG": str(empty.plane.kubeconfig())},
+        environment={"KUBECONFIG": str(cluster.plane.kubeconfig())},
         programs=[kubectl.parent, helm.parent, binaries()],
         replaced={
-            "--host db.example.com --username postgres": f"--host {empty.network.address} --username flowsched",
+            "--host db.example.com --username postgres": f"--host {cluster.network.address} --username flowsched",
             "CREATE ROLE flowsched LOGIN PASSWORD '$password'": "SELECT 1",  # this server has the role
             "flowsched:$password@db.example.com:5432": f"flowsched@{server}",
             # Small nodes: 2 cores of this machine, shared with other tests.
