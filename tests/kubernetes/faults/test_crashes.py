@@ -24,12 +24,12 @@ from tests.kubernetes.talk import Talk
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 
-#: Where the service dies, and what it works on then.
+#: Where the service dies, and what it works on then. tests/crash kills it at all points that a local cluster has, too.
 OWN = (
-    "commit.before=kill@1", "commit.after=kill@1", "commit.after=kill@2", "launch.before=kill@1", "launch.after=kill@1",
-    "kube.created=kill@2", "kube.created=kill@5", "kube.bound=kill@2", "kube.bound=kill@4", "release.before=kill@1",
+    "commit.after=kill@1", "launch.before=kill@1", "kube.created=kill@2", "kube.created=kill@5", "kube.bound=kill@2",
+    "release.before=kill@1",
 )  # fmt: skip
-FOREIGN = ("commit.before=kill@1", "bind.before=kill@1", "bind.after=kill@1", "kube.bound=kill@2")
+FOREIGN = ("bind.before=kill@1", "bind.after=kill@1", "kube.bound=kill@2")
 
 
 class Case:
@@ -151,8 +151,8 @@ async def test_fault_01_02_killed_around_create_and_bind(
     control_plane: ControlPlane, client: Client, crds: None, namespace: str, tmp_path: Path
 ) -> None:
     """Killed before and after each write to the database and to the API server: after a restart there is one pod for each
-    attempt, everything ends well, nothing ran twice, gangs are whole, and nothing is left. Fourteen real processes at a time, each
-    killed once, on one real API server.
+    attempt, everything ends well, nothing ran twice, gangs are whole, and nothing is left. Real processes, each killed once, on one
+    real API server.
     """
     async with AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(nursing())
@@ -168,7 +168,7 @@ async def test_fault_01_02_killed_around_create_and_bind(
             stack.push_async_callback(service.close)
             witness = await stack.enter_async_context(Witness(client, space))
             cases.append(Case(point, Talk(client, space), witness, service, tmp_path / str(number) / "marks"))
-        turns = asyncio.Semaphore(7)
+        turns = asyncio.Semaphore(5)
 
         async def work(case: Case, own: bool) -> None:
             async with turns:

@@ -1,4 +1,4 @@
-"""Two services on one PostgreSQL and one real API server: one leads, and who led before changes nothing (rows 13, 15, 17)."""
+"""Two services on one PostgreSQL and one real API server: one leads, and who led before changes nothing (rows 13, 15, 17, 19)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import aiohttp
 import pytest
 
 from flowsched.cluster.kubernetes.objects.pod import Pod
-from flowsched.cluster.kubernetes.pods.controller import PodTimeouts
 from flowsched.errors import FlowschedError
 from tests.crash.harness import Nursery
 from tests.kubernetes.conftest import require
@@ -22,7 +21,7 @@ from tests.kubernetes.faults.witness import Life
 from tests.kubernetes.faults.world import ENDLESS, World, bag, document, gang
 from tests.kubernetes.hollow.controlplane import CONTROLLER_MANAGER, ControlPlane
 from tests.kubernetes.proxy import Proxy, through
-from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
+from tests.postgres import fresh_postgres, postgres_server, start_or_skip  # noqa: F401
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.postgresql, pytest.mark.slow]
 
@@ -35,18 +34,22 @@ async def nursery() -> AsyncIterator[Nursery]:
         yield nursery
 
 
-async def ready(service: Service) -> None:
-    """Wait until it answers /readyz with 200: a standby does so, too."""
+async def ready(service: Service, status: int = 200, words: str = "") -> None:
+    """Wait until it answers /readyz with this status and these words. A standby is ready, too."""
     async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as session:
         while True:
-            try:
+            with contextlib.suppress(aiohttp.ClientError):
                 async with session.get(f"{service.url}/readyz") as answer:
-                    if answer.status == 200:
+                    if answer.status == status and words in await answer.text():
                         return
-            except aiohttp.ClientError:
-                pass
             assert not service.dead(), service.tail()
             await asyncio.sleep(0.1)
+
+
+async def asked(service: Service, path: str) -> tuple[int, str]:
+    """What it answers."""
+    async with aiohttp.ClientSession() as session, session.get(f"{service.url}{path}") as answer:
+        return answer.status, await answer.text()
 
 
 def of_epoch(world: World, epoch: int) -> list[Life]:
@@ -236,7 +239,7 @@ async def test_fault_15_17_two_replicas_accept_together_and_one_gives_up(
     tmp_path: Path,
     fresh_postgres: Callable[[], str],  # noqa: F811
 ) -> None:
-    """Thirty workflows are sent to both replicas at the same time, with the same keys: each is accepted once. The leader's first
+    """Twelve workflows are sent to both replicas at the same time, with the same keys: each is accepted once. The leader's first
     launch raises, which it survives; then it is told to end in the middle of the work, gives its lease back, and the other leads,
     and takes three more.
     All end well, and nothing runs twice.
@@ -253,9 +256,9 @@ async def test_fault_15_17_two_replicas_accept_together_and_one_gives_up(
         other.start()
         await ready(other)
         work = document(bag(2, cpu=0.1), gang(2, cpu=0.1, needs=["bag"]))
-        sent = [service.submit(work, f"key-{number}") for number in range(30) for service in services]
+        sent = [service.submit(work, f"key-{number}") for number in range(12) for service in services]
         ids = await asyncio.gather(*sent)
-        assert len(set(ids)) == 30
+        assert len(set(ids)) == 12
         assert ids[0::2] == ids[1::2]
         await world.witness.until(lambda: [life for life in world.witness.tasks("train") if life.started])
         one.signal(signal.SIGTERM)
@@ -263,13 +266,13 @@ async def test_fault_15_17_two_replicas_accept_together_and_one_gives_up(
         ids += await asyncio.gather(*(other.submit(work, f"later-{number}") for number in range(3)))
         views = await asyncio.gather(*(other.ended(each) for each in sorted(set(ids))))
         assert {view.state for view in views} == {"SUCCEEDED"}
-        assert len([view async for view in other.client.list()]) == 33
+        assert len([view async for view in other.client.list()]) == 15
         assert {life.pod.metadata.labels["flowsched.io/epoch"] for life in world.witness.tasks()} == {
             "1",
             "2",
         }
         # What the first had begun to remove is a stray for the second, which gives it time before it is removed.
-        ends = time.monotonic() + PodTimeouts().stray_s + 300
+        ends = time.monotonic() + PATIENCE_S
         while left := await world.leftovers():
             assert time.monotonic() < ends, left
             await asyncio.sleep(0.3)
@@ -277,3 +280,39 @@ async def test_fault_15_17_two_replicas_accept_together_and_one_gives_up(
     finally:
         for service in services:
             await service.close()
+
+
+async def test_fault_19_a_database_outage_takes_neither_replica_down(
+    control_plane: ControlPlane, world: World, nursery: Nursery, tmp_path: Path
+) -> None:
+    """Both wait for longer than a lease: they are alive, not ready, and read what they remember. When the database is back, one of
+    them leads on.
+    """
+    server = await asyncio.to_thread(start_or_skip, fsync=True)
+    database, config = server.fresh(), control_plane.kubeconfig()
+    one, other = (
+        Service(nursery, tmp_path / name, config, world.namespace, database=database, short=True)
+        for name in ("one", "other")
+    )
+    try:
+        one.start()
+        await ready(one, words="ok")
+        other.start()
+        await ready(other)
+        assert (await one.ended(await one.submit(document(bag(3)), "before"))).state == "SUCCEEDED"
+        await asyncio.to_thread(server.kill)
+        for each in (one, other):
+            await ready(each, 503, "database")
+        await asyncio.sleep(1.5 * LEASE_S)
+        for each in (one, other):
+            assert not each.dead(), each.tail()
+            assert (await asked(each, "/livez"))[0] == 200
+        assert f'"{world.nodes[0]}"' in (await asked(one, "/api/v1/nodes"))[1]
+        await asyncio.to_thread(server.start)
+        await ready(other)
+        assert (await other.ended(await other.submit(document(bag(3)), "after"))).state == "SUCCEEDED"
+        world.witness.judge()
+    finally:
+        await one.close()
+        await other.close()
+        await asyncio.to_thread(server.remove)

@@ -29,6 +29,7 @@ from tests.kubernetes.exec_world import nothing
 from tests.kubernetes.fake import FakeApi
 from tests.kubernetes.faults.world import World
 from tests.kubernetes.hostile import TEXTS
+from tests.soak import worlds
 
 #: Keys that somebody reads, ours and others'.
 KEYS = (
@@ -156,9 +157,10 @@ def innocent(uid: str, node: str) -> Pod:
     return msgspec.json.decode(text.encode(), type=Pod)
 
 
+@pytest.mark.soak
 async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world: World) -> None:
     """Whatever pods and PodGroups say of themselves, they are understood or left out one by one: those after them are seen, and
-    the engine takes a step. 600 random pods and groups, on a view of the fake.
+    the engine takes a step. Random pods and groups, on a view of the fake.
     """
     lease = Lease(lambda: 1_700_000_000_000, nothing)
     cluster = KubernetesCluster(fake.connection, fake_world.settings(), lease)
@@ -168,7 +170,7 @@ async def test_fault_28_no_metadata_stops_the_service(fake: FakeApi, fake_world:
         view = cluster._view
         cluster.pods.launch([structs.replace(order("fs-wf-s-0-1"), node=nodes[0].name)])
 
-        @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=worlds(50, 1000), deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.lists(pods(), min_size=1, max_size=3), st.lists(groups(), max_size=2))
         def survives(strange: Sequence[dict[str, Any]], odd: Sequence[dict[str, Any]]) -> None:
             cluster.queue.drain()

@@ -1,4 +1,7 @@
-"""Every two of eight faults at once, while 40 gangs and 200 tasks run: 0 lost, 0 doubled, 0 stuck, 0 objects left."""
+"""Every two of eight faults at once, while 40 gangs and 200 tasks run: 0 lost, 0 doubled, 0 stuck, 0 objects left.
+
+`make test` has four of the pairs, and fewer gangs and tasks.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-#: In `make test`: each fault twice, beside two others.
-CIRCLE = ("killed", "api", "quota", "rights", "stopped", "database", "node", "clock", "killed")
-PAIRS = list(itertools.combinations(FAULTS, 2) if SOAK else itertools.pairwise(CIRCLE))
+#: In `make test`: each fault once.
+FEW = [("killed", "api"), ("quota", "rights"), ("stopped", "database"), ("node", "clock")]
+PAIRS = list(itertools.combinations(FAULTS, 2)) if SOAK else FEW
 #: Mutant -> the pair that brings it out.
 CAUGHT = {"recovery_forgets_open_intents": ("killed", "node"), "unswept": ("killed", "rights")}
 SEED = int(os.environ.get("FLOWSCHED_CRASH_SEED", "1"))
@@ -96,7 +99,7 @@ async def test_two_faults_at_once(
     names: tuple[str, str], ground: Ground, tell: Callable[[str], None]
 ) -> None:
     """All work succeeds, none of it twice at a time, and nothing is left of it. The seed is FLOWSCHED_CRASH_SEED."""
-    outcome = await ground.strike(names, Load(20 if SOAK else 6))
+    outcome = await ground.strike(names, Load(20 if SOAK else 4))
     tell(f"{outcome.HEAD}\n{outcome.line()}")
     assert outcome.good, "\n".join([outcome.line(), *outcome.words])
 
