@@ -534,8 +534,11 @@ class Conformance(WatchConformance, ClaimConformance):
         conditions = (await talk.get(f"{talk.pods}/a"))[1]["status"]["conditions"]
         assert [each["reason"] for each in conditions] == ["PreemptionByScheduler"]
 
-    async def test_a_disruption_budget_is_asked_before_anything_else(self, talk: Talk) -> None:
+    async def test_a_disruption_budget_is_asked_before_anything_else(
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """It lets one go, even one that the eviction's uid then keeps from going; pods that do not run yet are not protected."""
+        monkeypatch.setattr("flowsched.cluster.kubernetes.api.client.TRIES", 1)  # a refusal is one
         labels = {"labels": {"app": "guarded"}}
         for name in ("a", "b", "c"):
             await talk.new_pod(name, nodeName="some-node", metadata=labels)

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.kubernetes
 
 MB = 1_000_000
 SIZE = 3 * MB
-SHARDS = 8
-#: Two inputs and an output of two shards find room in it, not the 24 MB that are read and the 8 MB in between.
-LIMIT = 10 * MB
+SHARDS = 6
+#: Two inputs and an output of two shards find room in it, not the 18 MB that are read and the 6 MB in between.
+LIMIT = 8 * MB
 #: What an agent writes beside its datasets: a few hundred bytes for each.
 RECORDS = 100_000
 

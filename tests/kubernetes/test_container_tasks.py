@@ -18,6 +18,7 @@ from flowsched.executor.protocol import DeliveredFile, InputFile, Pod, PodEnded
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.executors.executor_contract import pod
 from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import serving
 
 pytestmark = [
@@ -35,7 +36,8 @@ LAB = "/flowsched-lab"
 @pytest.fixture
 async def world(api: Connection, namespace: str, tmp_path: Path) -> AsyncIterator[KubeWorld]:
     shared = (SharedVolume("lab", LAB),)
-    async with KubeWorld(api, namespace, tmp_path, shared=shared) as world:
+    nodes = [NodeTemplate("node-0", cpu="16")]
+    async with KubeWorld(api, namespace, tmp_path, nodes, shared=shared) as world:
         lab(world).mkdir(parents=True)
         yield world
 

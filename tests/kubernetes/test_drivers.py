@@ -31,7 +31,7 @@ pytestmark = pytest.mark.kubernetes
 APPLICATIONS, EXECUTORS = 10, 3
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1"
 #: With a driver on every core nothing more can be expected to happen, as is seen after so long without a change.
-STILL_S = 5.0
+STILL_S = 2.0
 #: Where something should happen, it takes less than this on any machine.
 START_S = 120.0
 CORES = 8

@@ -43,17 +43,18 @@ from tests.kubernetes.conftest import require
 from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.random_pods import NAMESPACES, VOLUMES, Json
 from tests.kubernetes.recorder import Recorder
+from tests.soak import worlds
 
 T = TypeVar("T")
 
-PODS = int(os.environ.get("FLOWSCHED_FEASIBLE_PODS", "300"))
+PODS = int(os.environ.get("FLOWSCHED_FEASIBLE_PODS", worlds(120, 1000)))
 SEED = int(os.environ.get("FLOWSCHED_FEASIBLE_SEED", "1"))
 NODES = 30
 #: Far beyond what anything here takes, on a machine that is busy with other tests.
 PATIENCE_S = 200.0
 OURS = PROFILES["flowsched"]
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600 + PODS)]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.soak, pytest.mark.timeout(600 + PODS)]
 
 
 def as_1_36_reads(rules: Rules) -> Rules:

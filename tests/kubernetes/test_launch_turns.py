@@ -48,7 +48,7 @@ async def nothing(_name: str) -> None:
 async def test_members_of_a_gang_make_their_manifests_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Their group is ready for all of them at one moment: 500 manifests at once would hold the loop. 32 in one pass do not."""
+    """Their group is ready for all of them at one moment: 150 manifests at once would hold the loop. 32 in one pass do not."""
     server, made = Server(), Counter[int]()
     manifest = controller.pod_manifest
 
@@ -68,20 +68,20 @@ async def test_members_of_a_gang_make_their_manifests_a_few_at_a_time(
         has_node=lambda _: True,
         timeouts=PodTimeouts(),
     )
-    roster = Roster((("worker", 0, 500),))
+    roster = Roster((("worker", 0, 150),))
     counting = asyncio.create_task(server.count())
     pods.launch(
         [
             w.task(
                 f"fs-w1-train-{n}-0", stage="train", index=n, gang=GangSeat("worker", n, n, n, roster, "t")
             )
-            for n in range(500)
+            for n in range(150)
         ]
     )
     async with asyncio.timeout(60):
-        while server.bound < 500:
+        while server.bound < 150:
             await asyncio.sleep(0.01)
     counting.cancel()
     await pods.close()
-    assert made.total() == 500
+    assert made.total() == 150
     assert max(made.values()) <= 32

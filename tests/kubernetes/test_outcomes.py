@@ -14,6 +14,7 @@ from flowsched.cluster.kubernetes.objects.pod import Pod
 from flowsched.cluster.kubernetes.pods.status import Outcome, Waiting, is_complete, outcome
 from flowsched.cluster.kubernetes.step_messages import shortened
 from flowsched.executor.protocol import PodEnded, PodGone, PodStarted, Published, Usage
+from tests.soak import worlds
 
 NOW = 2_000_000_000_000
 STARTED, FINISHED = "2026-11-21T12:00:00Z", "2026-11-21T12:00:09Z"
@@ -676,7 +677,8 @@ pods = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(100, 5000), deadline=None)
 @given(pods, st.booleans(), st.booleans())
 def test_fault_28_no_status_breaks_us(raw: dict[str, Any], released: bool, deleted: bool) -> None:
     """Any status gives at most one start, then one end or one thing that is waited for; all of it can be stored."""

@@ -24,6 +24,7 @@ from tests.kubernetes.definitions import apply_crds
 from tests.kubernetes.device_world import device_class, publish
 from tests.kubernetes.exec_world import KubeWorld, make
 from tests.kubernetes.hollow.controlplane import ControlPlane
+from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import Running, serving
 
 pytestmark = pytest.mark.kubernetes
@@ -151,8 +152,11 @@ async def _counted(running: Running, call: tuple[str, str]) -> bool:
 
 
 async def used(plane: ControlPlane, form: Form, wish: str, namespace: str, folder: Path) -> Calls:
-    """Everything once, with PodGroups of one form."""
-    async with KubeWorld(plane.connection(), namespace, folder) as world:
+    """Everything that a form of PodGroups has to do with, once; with the first of them all the rest, too."""
+    first = form is Form.SCHEDULER_PLUGINS
+    nodes = [NodeTemplate(f"{namespace}-node-{number}", cpu="16") for number in range(2 if first else 1)]
+    agents: dict[str, Any] = {} if first else {"agents": False, "agent_port": 0}
+    async with KubeWorld(plane.connection(), namespace, folder, nodes, **agents) as world:
         if form is not Form.NATIVE_ALPHA:
             await apply_crds(world.client)
         storage = {
@@ -163,7 +167,7 @@ async def used(plane: ControlPlane, form: Form, wish: str, namespace: str, folde
         await make(world.client, "/apis/storage.k8s.io/v1/storageclasses", storage)
         driver = f"{namespace}.gpu.test"
         await device_class(world.client, driver)
-        await publish(world.client, driver, "node-0", ["gpu-a"])
+        await publish(world.client, driver, nodes[0].name, ["gpu-a"])
         release = world.settings().release
         settings = ClusterSettings(
             replace(release, scheduler_name=namespace, gpu=GpuSettings(fractions="dra", driver=driver)),
@@ -171,7 +175,8 @@ async def used(plane: ControlPlane, form: Form, wish: str, namespace: str, folde
         )  # fmt: skip
         async with serving(world.connection, settings, folder / "service") as running:
             await own_gang(running, world)
-            await claimed_gpus(running, world)
+            if first:
+                await claimed_gpus(running, world)
             await third_parties(running, world, form)
             group = f"podgroups.{form.value.split('/')[0]}" + ("" if form is Form.VOLCANO else "/status")
             await running.until(lambda: _counted(running, ("patch", group)))
@@ -180,6 +185,8 @@ async def used(plane: ControlPlane, form: Form, wish: str, namespace: str, folde
                 await running.until(lambda kind=kind: _counted(running, ("delete", kind)))
             calls = set(running.cluster.client.calls)
             calls |= set(running.cluster.leader_lease.client.calls)
+        if not first:
+            return calls
         handed = replace(settings, release=replace(settings.release, gpu=GpuSettings()))
         return calls | await handed_over(world, handed, folder / "handed")
 
@@ -189,10 +196,13 @@ async def test_the_recorded_verbs_are_those_that_are_used(
 ) -> None:
     """With each form of PodGroups; what `deploy/` allows is compared with this."""
     calls = await used(control_plane, Form.SCHEDULER_PLUGINS, "scheduler-plugins", namespace, tmp_path / "a")
-    calls |= await used(control_plane, Form.VOLCANO, "volcano", f"{namespace}-v", tmp_path / "b")
     native = await asyncio.to_thread(started, ControlPlane(native_podgroups=True))
     try:
-        calls |= await used(native, Form.NATIVE_ALPHA, "native", "native", tmp_path / "c")
+        for more in await asyncio.gather(
+            used(control_plane, Form.VOLCANO, "volcano", f"{namespace}-v", tmp_path / "b"),
+            used(native, Form.NATIVE_ALPHA, "native", "native", tmp_path / "c"),
+        ):
+            calls |= more
     finally:
         native.stop()
     text = json.dumps({"calls": sorted(map(list, calls))}, indent=1) + "\n"

@@ -66,7 +66,7 @@ async def value(running: Running, workflow: str, stage: str, output: str) -> str
     raise AssertionError(f"{stage} has no output {output}")
 
 
-@pytest.mark.parametrize("name", ["hello-image", "variant-calling", "parameter-server", "spark-like"])
+@pytest.mark.parametrize("name", ["hello-image", "spark-like"])
 async def test_an_example_workflow_runs_to_its_end(running: Running, world: KubeWorld, name: str) -> None:
     """As on a local cluster, with the same document; and nothing of it is left in the namespace afterwards."""
     await outcome(running, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -82,6 +83,7 @@ async def replicas(
                 while not (leadership.standing_by or up.service.ready() == (True, "ok")):
                     async with session.get(f"{urls[-1]}/livez") as answer:
                         assert answer.status == 200
+                    await asyncio.sleep(0.05)
         yield urls[0], urls[1]
 
 
