@@ -42,6 +42,7 @@ from flowsched.workflow.views import (
     StageView,
     TaskView,
 )
+from tests.forks import Forked, ran
 
 Run = Callable[..., Any]
 
@@ -533,13 +534,7 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     given = ["--root", str(file), "--port", "0", "--no-supervise"]
-    done = subprocess.run(
-        [sys.executable, "-m", "flowsched", "serve", *given],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ran(["serve", *given])
     assert (done.returncode, f"{file} is a file" in done.stderr, "--root DIR" in done.stderr) == (
         2,
         True,
@@ -1070,11 +1065,9 @@ def test_only_the_module_of_the_command_is_loaded() -> None:
     assert "running" not in told
 
 
-def command(*args: str, **settings: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "flowsched", *args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "FLOWSCHED_SERVER": ""}, **settings,
-    )  # fmt: skip
+def command(*args: str, **settings: Any) -> Forked:
+    environment = {**os.environ, "FLOWSCHED_SERVER": ""}
+    return Forked(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, **settings)
 
 
 def test_a_real_process_has_the_same_exit_codes(far: Far, document: Path) -> None:

@@ -16,6 +16,7 @@ from far_server import Far
 
 from flowsched.cli.fetching import final_stages
 from flowsched.workflow.views import OutputView
+from tests.forks import ran
 
 Run = Callable[..., Any]
 
@@ -146,11 +147,8 @@ def test_a_run_leaves_its_results_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "d.json").write_text(json.dumps({"name": "x", "stages": stages}))
 
     def run(*more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "flowsched", "run", "d.json", "--root", "root", *more]
         environment = {**os.environ, "FLOWSCHED_SERVER": ""}
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, text=True, capture_output=True, timeout=300
-        )
+        return ran(["run", "d.json", "--root", "root", *more], cwd=tmp_path, env=environment)
 
     done = run("--out", "out")
     assert done.returncode == 0, done.stderr

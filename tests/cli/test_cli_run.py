@@ -13,8 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from flowsched.cli.app import app
+from flowsched.client import session
 from flowsched.workflow.run.states import TaskState
+from tests.forks import Forked
 from tests.serving.processes import served
 
 SUM = {
@@ -41,14 +45,16 @@ SUM = {
 }
 
 
-def start(document: object, folder: Path, *args: str) -> subprocess.Popen[str]:
+#: No service listens there.
+NOWHERE = ("--server", "http://127.0.0.1:9")
+
+
+def start(document: object, folder: Path, *args: str) -> Forked:
     (folder / "base.txt").write_text("100\n")
     (folder / "document.json").write_text(json.dumps(document))
     environment = {**os.environ, "FLOWSCHED_SERVER": "", "XDG_DATA_HOME": str(folder)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "flowsched", "run", str(folder / "document.json"), *args],
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
-    )  # fmt: skip
+    words = ["run", str(folder / "document.json"), *args]
+    return Forked(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 
 
 def test_a_workflow_runs_without_a_server(tmp_path: Path) -> None:
@@ -108,10 +114,15 @@ def test_a_run_resumes_the_one_before(tmp_path: Path) -> None:
     assert [output["value"].strip() for output in found["outputs"]] == ["103"]
 
 
-def test_a_second_run_beside_one_says_what_to_do(tmp_path: Path) -> None:
+def test_a_second_run_beside_one_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both need the same folder: it waits for the end of the other, or a service takes both."""
     stage = {"name": "a", "command": ["/bin/sh", "-c", f"touch {tmp_path}/begun; sleep 600"]}
-    first = start({"name": "long", "stages": [stage]}, tmp_path)
+    (tmp_path / "long.json").write_text(json.dumps({"name": "long", "stages": [stage]}))
+    first = subprocess.Popen(  # other commands know it by its command line
+        [sys.executable, "-m", "flowsched", "run", str(tmp_path / "long.json")],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "FLOWSCHED_SERVER": "", "XDG_DATA_HOME": str(tmp_path)},
+    )  # fmt: skip
     try:
         while not (tmp_path / "begun").exists():
             assert first.poll() is None, "it has ended"
@@ -122,13 +133,11 @@ def test_a_second_run_beside_one_says_what_to_do(tmp_path: Path) -> None:
         assert f"flowsched.db is in use by process {first.pid} on " in said
         assert "if it is another `flowsched run`, wait for its end" in said
         assert "a service takes several runs at once: `flowsched serve`" in said
-        environment = {**os.environ, "FLOWSCHED_SERVER": "", "XDG_DATA_HOME": str(tmp_path)}
-        program = "from flowsched.client import session; session.START_S = 600; from flowsched.__main__ import main; main()"
+        monkeypatch.setattr(session, "START_S", 3600.0)  # it does not wait for a service that may be starting
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
         for command, code in ((["ls"], 3), (["show", "long"], 3), (["logs", "long"], 2)):
-            asked = subprocess.run(  # it does not wait for a service that may be starting
-                [sys.executable, "-c", program, *command], env=environment, text=True, capture_output=True, timeout=300
-            )  # fmt: skip
-            assert asked.returncode == code, asked.stderr
+            asked = CliRunner().invoke(app, command)
+            assert asked.exit_code == code, asked.stderr
             if code == 3:
                 assert f"`flowsched run` (process {first.pid}) has {tmp_path}/flowsched" in asked.stderr
                 assert "next: `flowsched logs RUN STAGE` reads its files meanwhile" in asked.stderr
@@ -206,7 +215,6 @@ def test_a_run_that_no_node_can_take_ends_at_once(tmp_path: Path) -> None:
     while "align: QUEUED" not in line:
         line = process.stderr.readline()
         assert line, "it has ended"
-    time.sleep(2)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=200)
@@ -266,18 +274,11 @@ def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
     logs = [Path(line.removeprefix("  log: ")) for line in said.splitlines() if line.startswith("  log: ")]
     assert [path.read_text() for path in logs] == ["err\n", "out\n"]
 
-    def asked(*args: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "flowsched", "--server", "http://127.0.0.1:9", "logs", *args]
-        return subprocess.run(
-            [*command, "--root", str(tmp_path / "r")],
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=200,
-        )
+    def asked(*args: str) -> Result:
+        return CliRunner().invoke(app, [*NOWHERE, "logs", *args, "--root", str(tmp_path / "r")])
 
     found = asked("fails", "a", "--stderr")
-    assert (found.returncode, found.stdout) == (0, "err\n")
+    assert (found.exit_code, found.stdout) == (0, "err\n")
     assert found.stderr.startswith("no service answers; read from")
     assert f"read from {logs[0]} (attempt 0 of a[0]" in found.stderr
     assert asked("fails", "a", "--stderr", "--tail", "1").stdout == "err\n"
@@ -286,7 +287,7 @@ def test_logs_are_read_without_a_service(tmp_path: Path) -> None:
     assert asked("fails", "--path").stdout == asked("fails", "a", "S1", "--path").stdout == f"{logs[1]}\n"
     assert "there is no item 'S2'; there is S1" in asked("fails", "a", "S2").stderr
     wrong = asked("fails", "b")
-    assert wrong.returncode == 2
+    assert wrong.exit_code == 2
     assert "there is no stage 'b'; there is a" in wrong.stderr
 
 
@@ -300,12 +301,10 @@ def test_a_task_without_a_log_is_told_alike_with_and_without_a_service(tmp_path:
         start(document, tmp_path, "--root", root).communicate(timeout=200)
 
     def asked(*args: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "flowsched", *args]
-        done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=200)
-        return done.returncode, done.stderr.splitlines()[-1]
+        done = CliRunner().invoke(app, args)
+        return done.exit_code, done.stderr.splitlines()[-1]
 
-    away = ("--server", "http://127.0.0.1:9")
-    without = [asked(*away, "logs", "twice", *task, "--root", root) for task in (("a", "0"), ("c",))]
+    without = [asked(*NOWHERE, "logs", "twice", *task, "--root", root) for task in (("a", "0"), ("c",))]
     assert [code for code, _ in without] == [1, 1]
     assert "error: a[0] (S1) has not run: it took the result of w" in without[0][1]
     assert "error: c[0] has not run: it is SKIPPED; 'b' did not succeed" in without[1][1]

@@ -6,8 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import lives
+from tests.forks import Forked
 
 TASKS = 100
 KILLS = 30
@@ -49,14 +48,11 @@ def test_a_service_that_is_killed_again_and_again(tmp_path: Path) -> None:
     judge(tmp_path)
 
 
-def start(root: Path, tasks: int = TASKS, **env: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.cluster.kill_driver", str(root), str(tasks)]
-    return subprocess.Popen(
-        command, cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONPATH": ".", **env}
-    )
+def start(root: Path, tasks: int = TASKS, **env: str) -> Forked:
+    return Forked([str(root), str(tasks)], module="tests.cluster.kill_driver", env={**os.environ, **env})
 
 
-def wait_for_journal(root: Path, service: subprocess.Popen[bytes], lines: int, longer_s: float) -> None:
+def wait_for_journal(root: Path, service: Forked, lines: int, longer_s: float) -> None:
     """Wait until the service has written so many lines, the first of them when it comes up, and some time more."""
     before = written(root)
     end = time.monotonic() + 60

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,13 +12,14 @@ import pytest
 
 from tests.crash.conftest import SEED
 from tests.crash.harness import Campaign, Nursery
+from tests.forks import Forked
 from tests.postgres import Server, start_or_skip
 
 
-def serve(root: Path, *more: str) -> subprocess.Popen[str]:
-    """`flowsched serve` as anybody starts it."""
-    command = [sys.executable, "-m", "flowsched", "serve", "--port", "0", "--root", str(root), *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def serve(root: Path, *more: str) -> Forked:
+    """`flowsched serve` as a user starts it."""
+    words = ["serve", "--port", "0", "--root", str(root), *more]
+    return Forked(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ async def test_a_second_service_on_the_same_root_is_told_who_is_there(
         await campaign.ready()
         assert campaign.service is not None
         second = serve(campaign.root, *(["--db", database] if database else []))
-        told, _ = await asyncio.to_thread(second.communicate, None, 120)
+        told, _ = await asyncio.to_thread(second.communicate)
         assert second.returncode not in (0, None)
         assert f"process {campaign.service.pid}" in " ".join(told.split())
         assert not campaign.service.dead()
@@ -101,7 +101,7 @@ async def test_a_service_that_waits_to_lead_can_be_terminated(tmp_path: Path, fr
         assert waiting.poll() is None
         await asyncio.sleep(0.05)
     waiting.terminate()
-    await asyncio.to_thread(waiting.communicate, None, 120)
+    await asyncio.to_thread(waiting.communicate)
     assert waiting.returncode == 0
 
 

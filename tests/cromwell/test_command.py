@@ -18,6 +18,7 @@ import pytest
 from flowsched.cli import cromwell
 from tests.cromwell.desk import Desk
 from tests.cromwell.values import HOSTILE
+from tests.forks import ran
 
 MADE = (202, {"id": "w1", "created": True, "url": "/api/v1/workflows/w1"})
 MISSING = (404, {"title": "Not found", "status": 404, "detail": "there is no workflow w1"})
@@ -258,14 +259,7 @@ def test_an_id_is_one_part_of_a_path() -> None:
 
 def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`flowsched …` in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "flowsched", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return ran(arguments, env={**os.environ, **environment})
 
 
 def test_the_environment_names_the_server_and_the_token() -> None:

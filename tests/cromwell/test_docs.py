@@ -17,6 +17,7 @@ from flowsched.cluster.local.runner.namespace import refusal
 from flowsched.workflow.formats.tes.document import PARAMETERS
 from tests.cromwell import draft2
 from tests.cromwell.sfs import Call, Cromwell
+from tests.forks import ran
 from tests.programs import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -172,14 +173,7 @@ def test_every_option_of_the_manual_exists() -> None:
     """Of the commands for Cromwell, and of the service."""
     helps = ""
     for words in (["cromwell", "submit"], ["cromwell", "alive"], ["cromwell", "kill"], ["serve"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "flowsched", *words, "--help"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-        helps += done.stdout
+        helps += ran([*words, "--help"]).stdout
     named = set(re.findall(r"`(--[a-z-]+)", TEXT))
     assert {"--retry-for", "--encoded", "--docker-cwd", "--mount", "--cwd", "--keep-days"} <= named
     assert [name for name in named if name not in helps and name != "--help"] == []

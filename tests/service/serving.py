@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import flowsched
+from tests.forks import Forked
 from tests.programs import free_ports
 
 ROOT = Path(flowsched.__file__).parents[1]
@@ -47,34 +46,19 @@ class Service:
         root: Its root folder.
         log: Where its log goes.
         more: Further words of the command line.
-        python: What Python runs.
+        constants: What constants of modules are in it, see `Forked`.
     """
 
     def __init__(
-        self, root: Path, log: Path, *more: str, python: Sequence[str] = ("-m", "flowsched")
+        self, root: Path, log: Path, *more: str, constants: Mapping[str, float] | None = None
     ) -> None:
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
-        words = [
-            "serve",
-            "--no-supervise",
-            "--no-token",
-            "--port",
-            str(port),
-            "--root",
-            str(root),
-            "--cpu",
-            "4",
-            *more,
-        ]
+        words = ["serve", "--no-supervise", "--no-token", "--port", str(port), "--root", str(root)]
+        words += ["--cpu", "4", *more]
         with log.open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, *python, *words],
-                env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-            )
+            self.process = Forked(words, stderr=errors, constants=constants)
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of an answer; 0 if no process answers."""

@@ -25,13 +25,10 @@ pytestmark = pytest.mark.slow
 
 
 #: A service whose lease lasts for 3 s instead of 12, so that an outage need not be longer to outlast it.
-SHORT_LEASE = (
-    "-c",
-    "from flowsched.control.leading import leadership\n"
-    "leadership.LEASE_MS, leadership.RENEW_S = 3_000, 0.5\n"
-    "from flowsched.__main__ import main\n"
-    "main()",
-)
+SHORT_LEASE = {
+    "flowsched.control.leading.leadership.LEASE_MS": 3_000,
+    "flowsched.control.leading.leadership.RENEW_S": 0.5,
+}
 #: Longer than that lease.
 AWAY_S = 4.0
 
@@ -75,7 +72,9 @@ def test_a_database_away_for_longer_than_the_lease_costs_no_exit_and_no_task(
 ) -> None:
     """Killed for longer than a lease: the task that runs goes on, /readyz says what is waited for, nothing runs twice."""
     marks = tmp_path / "marks"
-    with Service(tmp_path / "root", tmp_path / "log", "--db", server.fresh(), python=SHORT_LEASE) as service:
+    with Service(
+        tmp_path / "root", tmp_path / "log", "--db", server.fresh(), constants=SHORT_LEASE
+    ) as service:
         service.ready()
         workflow = asyncio.run(submitted(service.url, appending(marks, 2.0)))
         service.until(marks.exists, "started")
@@ -274,7 +273,7 @@ def prlimit(pid: int, bytes_: int) -> None:
 def test_a_sqlite_file_that_cannot_be_written_is_waited_for(tmp_path: Path) -> None:
     """Every write of the process fails for longer than a lease, those of its log too; then it goes on, with the same task."""
     marks = tmp_path / "marks"
-    with Service(tmp_path / "root", tmp_path / "log", python=SHORT_LEASE) as service:
+    with Service(tmp_path / "root", tmp_path / "log", constants=SHORT_LEASE) as service:
         service.ready()
         workflow = asyncio.run(submitted(service.url, appending(marks, 2.0)))
         service.until(marks.exists, "started")

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from tests.forks import Forked
 from tests.programs import free_ports
 
 #: How long a start may take on a busy machine.
@@ -36,23 +35,26 @@ class Served:
         port: int = 0,
         token: bool = False,
         open_files: int = 0,
-        python: Sequence[str] = ("-m", "flowsched"),
+        constants: Mapping[str, float] | None = None,
+        python: Sequence[str] = (),
     ) -> None:
         self.root, self.port = root, port or free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = root.with_name(f"{root.name}.log")
-        command = [sys.executable, *python, "serve", "--root", str(root), "--port", str(self.port)]
-        command += ["--cpu", "2", "--memory", "2Gi", *options]
-        command += [] if token else ["--no-token"]
+        words = ["serve", "--root", str(root), "--port", str(self.port), "--cpu", "2", "--memory", "2Gi"]
+        words += options
+        words += [] if token else ["--no-token"]
+        environment = {**os.environ, **(env or {})}
+        self.process: Forked | subprocess.Popen[bytes]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **(env or {})},
-                preexec_fn=partial(_allow, open_files) if open_files else None,
-            )
+            if python:
+                self.process = subprocess.Popen(
+                    [sys.executable, *python, *words], stdout=log, stderr=log, env=environment
+                )
+            else:
+                self.process = Forked(
+                    words, stdout=log, stderr=log, env=environment, constants=constants, open_files=open_files
+                )
 
     @property
     def service(self) -> int:
@@ -95,11 +97,6 @@ class Served:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(30)
-
-
-def _allow(open_files: int) -> None:
-    """In the child: let it, and all that it starts, open so many files."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pytest
 
 from flowsched import tokens
 from flowsched.private import make_database, make_root
+from tests.forks import ran
 from tests.serving.processes import NOBODY, as_nobody, gone, served
 
 pytestmark = pytest.mark.slow
@@ -38,9 +38,7 @@ def open_folder() -> Iterator[Path]:
 def command(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`flowsched …` of the same user, without a token of its own."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("FLOWSCHED_")} | variables
-    return subprocess.run(
-        [sys.executable, "-m", "flowsched", *words], env=env, capture_output=True, text=True, timeout=300
-    )
+    return ran(words, env=env)
 
 
 def mode(path: Path) -> int:

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +15,13 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.forks import ran
 from tests.postgres import fresh_postgres, postgres_server  # noqa: F401
 from tests.serving.processes import Served, served
 from tests.serving.test_restored_backup import counts, ended, starts, submit, wait_for
 
 pytestmark = pytest.mark.slow
+LEADERSHIP = "flowsched.control.leading.leadership"
 
 
 @pytest.fixture(autouse=True)
@@ -142,12 +143,12 @@ def test_a_start_with_another_database_says_so(tmp_path: Path) -> None:
 def test_a_service_outlives_a_root_that_is_away(tmp_path: Path) -> None:
     """Root and database are away for longer than a request waits: it says so, and no task is lost or started twice."""
     root = tmp_path / "root"
-    with served(root) as service:
+    with served(root, constants={f"{LEADERSHIP}.LEASE_MS": 3_000, f"{LEADERSHIP}.RENEW_S": 0.5}) as service:
         pid = service.ready()
         ident = submit(service, tmp_path)
         root.rename(tmp_path / "away")
         wait_for(lambda: str(root) in readiness(service), service)
-        time.sleep(20)  # longer than the lease
+        time.sleep(4)  # longer than the lease
         (tmp_path / "away").rename(root)
         assert service.ready() == pid
         assert ended(service, tmp_path, ident) == "SUCCEEDED"
@@ -166,8 +167,7 @@ def test_a_service_goes_on_with_a_database_that_was_moved(
         service.ready()
         ident = submit(service, tmp_path)
     for source, target in ((file, url), (url, file)):
-        command = [sys.executable, "-m", "flowsched", "db", "move", source, target]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = ran(["db", "move", source, target])
         assert (done.returncode, done.stdout) == (0, "1 workflows moved\n"), done.stderr
         with refused(root, "--db", source) as (said,):
             assert "were moved to" in said if source == file else "start the service without --db" in said

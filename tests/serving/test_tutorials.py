@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 
+from tests.forks import ran
 from tests.serving.processes import served
 from tests.serving.tutorials import FOLDER, OPTIONS, executed
 
@@ -23,8 +22,7 @@ def test_run_goes_to_the_service_that_has_its_root(tmp_path: Path, monkeypatch: 
     document.write_text(json.dumps({"name": "hello", "stages": [{"name": "a", "command": ["true"]}]}))
     with served(tmp_path / "root", token=True) as service:
         service.ready()
-        command = [sys.executable, "-m", "flowsched", "run", str(document), "--root", str(tmp_path / "root")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+        done = ran(["run", str(document), "--root", str(tmp_path / "root")])
         assert done.returncode == 0, done.stderr
         assert f"{tmp_path}/root belongs to the service at {service.url}: it runs there" in done.stderr
         token = (tmp_path / "root" / "token").read_text().strip()

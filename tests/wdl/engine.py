@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from flowsched.client import Client
 from flowsched.workflow.views import TaskView, WorkflowView
+from tests.forks import Forked
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = Path(__file__).parent / "documents"
@@ -44,7 +45,7 @@ class Service:
 
     root: Path
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
     nodes: tuple[str, ...] = ("--nodes", "2", "--cpu", "4", "--memory", "4Gi")
 
     @property
@@ -52,16 +53,12 @@ class Service:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "flowsched", "serve", "--no-supervise"]
-        command += ["--root", str(self.root), "--port", str(self.port)]
-        command += self.nodes
+        words = ["serve", "--no-supervise", "--root", str(self.root), "--port", str(self.port), *self.nodes]
         self.root.mkdir(parents=True, exist_ok=True)
         log = self.root / "service.log"
         before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as out:
-            self.process = subprocess.Popen(
-                command, stdout=out, stderr=out, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
-            )
+            self.process = Forked(words, stdout=out, stderr=out)
         end = time.monotonic() + 200
         while time.monotonic() < end:
             assert self.process.poll() is None, log.read_text()

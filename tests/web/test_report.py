@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.forks import ran
 from tests.web.browser import WEB
 from tests.web.conftest import Site
 
@@ -32,7 +31,7 @@ def file(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = site.runs["germline"]
     asked = ["report", run, "--with", run, "-o", str(made)]
     env = os.environ | {"FLOWSCHED_SERVER": site.served.url, "FLOWSCHED_TOKEN": site.token}
-    subprocess.run([sys.executable, "-m", "flowsched", *asked], env=env, check=True, timeout=60)
+    ran(asked, env=env).check_returncode()
     return made
 
 
@@ -80,9 +79,9 @@ def test_cached_stages_are_not_praised_for_their_speed(
     report = json.loads(data)
     one, other = report["runs"]
     one["cpu_efficiency"], other["cpu_efficiency"] = 0.21, 0.0445
-    for run, cached, ran in ((one, 30, 1.0), (other, 0, 10.0)):
+    for run, cached, seconds in ((one, 30, 1.0), (other, 0, 10.0)):
         stage = next(stage for stage in run["stages"] if stage["name"] == "greet")
-        stage["cached"], stage["running_seconds"], stage["core_hours"] = cached, ran, ran
+        stage["cached"], stage["running_seconds"], stage["core_hours"] = cached, seconds, seconds
     made = tmp_path / "made.html"
     made.write_text(f"{before}{json.dumps(report)}</script>{after}", encoding="utf-8")
     page = chromium.new_page()
