@@ -15,7 +15,7 @@ from tests.clients.live import LiveService, live
 from tests.crash.harness import Nursery
 from tests.soak import worlds
 
-CALLS, KILLS = worlds(few=100, many=200), worlds(few=6, many=10)
+CALLS, KILLS = worlds(few=60, many=200), worlds(few=5, many=10)
 WORKFLOW = "7f0d7c16-d434-4dd7-a7ba-c7e897701c9a"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -18,10 +19,11 @@ from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import until
 from tests.cluster.test_detached import killed_at_the_end, lives
 from tests.executors.executor_contract import pod, shell
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a subreaper")
 
-NOBODY = 65534
+NOBODY, NOBODYS = 65534, "another user without rights"
 #: May read all files, for the interpreter lies where it lies; nothing else that another user may not.
 AS_NOBODY = (
     *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"),
@@ -29,10 +31,21 @@ AS_NOBODY = (
 )
 
 
-@pytest.mark.parametrize(
-    "how", ["end", "cancel", *(pytest.param(how, marks=pytest.mark.slow) for how in ("timeout", "memory"))]
-)
-@pytest.mark.parametrize("user", ["this user", "another user without rights"])
+#: Which end each user's tasks have; `make soak` takes all eight.
+CASES = [
+    ("end", "this user"),
+    ("cancel", "this user"),
+    ("cancel", NOBODYS),
+    ("timeout", "this user"),
+    ("memory", NOBODYS),
+]
+if SOAK:
+    CASES = list(itertools.product(("end", "cancel", "timeout", "memory"), ("this user", NOBODYS)))
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "user"), CASES)
 def test_nothing_that_a_task_starts_outlives_it(
     tmp_path_factory: pytest.TempPathFactory, how: str, user: str
 ) -> None:

@@ -20,7 +20,7 @@ from tests.service.processes import process
 #: An event stream that has been silent for so long ends: a tool waits for the end of every answer.
 SILENCE_S = 0.05
 #: Examples per operation and phase.
-EXAMPLES, SEED = "8", "1"
+EXAMPLES, SEED = "3", "1"
 ROOT = Path(__file__).parents[2]
 
 

@@ -154,6 +154,7 @@ async def test_a_plugin_that_fails_keeps_the_service_alive(tmp_path: Path, plugi
 async def _fails_and_lives(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as here, Client(here.url) as client:
         await client.put_profile("{name: lab, filters: [wild]}")
+        await until(lambda: here.service._state().policy.profile.name == "lab")
         run = await client.submit(WAITING)
         await until(lambda: bool(here.service._state().round.reasons))
         (reason,) = await client.explain(run.id)

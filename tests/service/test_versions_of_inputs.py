@@ -228,7 +228,7 @@ async def test_each_run_reads_its_inputs_as_they_are(tmp_path: Path, nodes: int,
     """Where they lie or as copies; also from the cache of results, and where a node still has a copy of what they were."""
     site = Site()
     await site.server.start_server()
-    count, root = worlds(20, 667), tmp_path / "root"
+    count, root = worlds(12, 667), tmp_path / "root"
     settings = Settings(
         port=0, root=root, log_level="error", local=LocalSettings(nodes=nodes, cpu="4", nic_rate=rate)
     )

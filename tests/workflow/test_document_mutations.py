@@ -162,7 +162,7 @@ def decoded(raw: bytes) -> WorkflowSpec | InvalidDocument | TooLarge:
         return error
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(damaged())
 def test_damaged_documents_give_a_spec_or_faults_with_places(value: object) -> None:
     """And a spec that is accepted has a graph in which every stage comes after its parents."""
@@ -183,7 +183,7 @@ def test_damaged_documents_give_a_spec_or_faults_with_places(value: object) -> N
             assert stage.items is None or len(stage.items) == stage.width
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(VALUES)
 def test_any_value_gives_a_spec_or_faults(value: object) -> None:
     """Nothing else is raised, whatever the value is."""
