@@ -42,7 +42,7 @@ IMAGES: Final = ("use", "ignore")
 #: When the garbage collector looks, see `spare_the_collector`. Its second generation has 100,000 new objects at most: 500,000
 #: held the event loop for 180 ms.
 COLLECT: Final = (25_000, 4, 250)
-#: The same until a service has recovered: what it makes stays, and looking at it again and again took a tenth of a restart with
+#: The same until a service has recovered: its new objects stay, and visiting them again and again took a tenth of a restart with
 #: 100,000 pods (`bench/kube/restart.py`), which makes 2 million objects. The bound is for a start that waits long for a database.
 COLLECT_STARTING: Final = (5_000_000, 4, 250)
 #: Of glibc's malloc.h; blocks from this size on are mapped by themselves (its own first value is 128 KiB).
@@ -50,7 +50,7 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _MMAPPED_BYTES: Final = 1 << 20
-#: Freed memory goes back this long after the last of some large workflows has left: what answers and steps still held of it is
+#: Freed memory goes back this long after the last of some large workflows has left: the parts that answers and steps still held are
 #: free by then. After 2 s it was not yet (bench/poison.py --kinds stages).
 TRIM_S: Final = 10.0
 #: How long a service that finds no room for its root waits before it tries again.
@@ -349,7 +349,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
     from flowsched.store.writer import GroupWriter
 
     check(settings)
-    service_clock = ServiceClock(jumped=_tell_jump)
+    service_clock = ServiceClock(jumped=_log_jump)
     clock = service_clock.now_ms
     profiles = _profiles(settings, clock)
     failpoint = from_environment(os.environ)
@@ -459,7 +459,7 @@ def holder_of(settings: Settings) -> str:
     return f"{socket.gethostname()}-{mark}"
 
 
-def _tell_jump(jump_ms: int) -> None:
+def _log_jump(jump_ms: int) -> None:
     """The wall clock was set: nothing here jumps with it, but its times differ from those of the machine's other logs."""
     get_logger(__name__).warning(
         "the wall clock jumped; times here go on as before and follow it by 1 %: restart the service to take it over",
@@ -509,9 +509,9 @@ def _secret(root: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        kept = path.read_bytes()
-        if len(kept) == 32:
-            return kept
+        secret = path.read_bytes()
+        if len(secret) == 32:
+            return secret
         descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC, 0o600)
     made = secrets.token_bytes(32)
     with os.fdopen(descriptor, "wb") as file:
@@ -552,7 +552,7 @@ async def running(
         loops.keep(service.engine_ends.run, "ends of runs")
         loops.keep(service.policies.run, "profile")
         try:
-            # The port first: what waits or recovers answers reads, takes cancels, and says in /readyz how far it is.
+            # The port first: a service that waits or recovers answers reads, takes cancels, and reports its progress in /readyz.
             servers = await _listen(connections, runner.server, settings, sockets)
             url = _url_of(settings, servers)
             if not settings.replicated:
@@ -636,7 +636,7 @@ async def _prepared(
     from flowsched.api.waiting import waiting
     from flowsched.cluster.local.runner.records import is_full
 
-    space, said = Space(settings.root.absolute()), False
+    space, warned = Space(settings.root.absolute()), False
     async with AsyncExitStack() as answering:
         while True:
             try:
@@ -645,8 +645,8 @@ async def _prepared(
                 if not is_full(error):
                     raise
                 space.note(error)
-            if not said:
-                said = True
+            if not warned:
+                warned = True
                 get_logger(__name__).warning("the root cannot be made yet", why=space.trouble)
                 await answering.enter_async_context(
                     waiting(sockets, f"the root cannot be made yet: {space.trouble}")
@@ -774,7 +774,7 @@ def root_holder(root: Path) -> str:
 
 
 def schema_remedy(revision: str) -> tuple[str, str, bool]:
-    """Of the schema of another version: how it differs, what to do, and whether the next start of the service does it."""
+    """Of the schema of another version: its difference, its remedy, and whether the next start of the service applies it."""
     from flowsched.store.database import REVISION, START_ANEW, is_unreleased, known_revisions
 
     if is_unreleased(revision):
@@ -814,7 +814,7 @@ async def database_move(source: str, target: str) -> tuple[int, str, str]:
 
     Raises:
         InUse: A service leads on one of them.
-        ConfigurationError: They cannot be moved; the message says why.
+        ConfigurationError: They cannot be moved; the message gives the reason.
     """
     from flowsched.store.database import Database
     from flowsched.store.moving import move
@@ -824,7 +824,7 @@ async def database_move(source: str, target: str) -> tuple[int, str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAttempt:
+class RecordedAttempt:
     """A task of a service on this machine, with one of its attempts, as its root and its database keep it."""
 
     workflow: str
@@ -839,9 +839,9 @@ class KeptAttempt:
     )  #: with `stdout` and `stderr`, as far as anything was written; None = the task has not run
 
 
-async def kept_attempt(
+async def recorded_attempt(
     settings: Settings, workflow: str, stage: str | None, task: str | None, attempt: int | None
-) -> KeptAttempt:
+) -> RecordedAttempt:
     """The last (or a given) attempt of a task, without a service: read from the database, which stays as it is.
 
     Args:
@@ -892,7 +892,7 @@ async def kept_attempt(
             f"stage {stage} of {chosen[0].id} has {spec.stages[number].tasks} tasks, from 0 on: no {index}"
         )
     items = spec.stages[number].items
-    kept = KeptAttempt(
+    recorded = RecordedAttempt(
         chosen[0].id,
         stage,
         index,
@@ -903,12 +903,12 @@ async def kept_attempt(
         None,
     )
     if not tries:
-        return kept
+        return recorded
     number = max(tries) if attempt is None else attempt
     if number not in tries:
         raise NotFound(f"{stage}[{index}] has no attempt {number}; it has {', '.join(map(str, tries))}")
     folder = attempt_folder(settings.root, tries[number].node, tries[number].name)
-    return replace(kept, attempt=number, folder=folder)
+    return replace(recorded, attempt=number, folder=folder)
 
 
 def _index_of(stage: StageSpec, task: str) -> int:

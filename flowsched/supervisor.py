@@ -10,7 +10,7 @@ nothing from the sockets. It runs as a script on the standard library alone (10 
 
 Rules:
     1. A life that ends with an error code before the configuration of any life is accepted ends the supervisor, with the same
-       code: the command is wrong. A life that is killed there is followed by the next one, since a kill says nothing of the
+       code: the command is wrong. A life that is killed there is followed by the next one, since a kill shows nothing about the
        command: perhaps the life waited for its database. Once a configuration was accepted (the port is open, the root and
        the database are the service's own) each life that dies is followed by the next one.
     2. A life that ends with 0, or by a signal of rule 3, ends the supervisor: this is an orderly stop.
@@ -122,7 +122,7 @@ def supervise(order: dict[str, Any]) -> NoReturn:
             _end_as(code)
         if time.monotonic() - life.begun >= STEADY_S:
             wait_s = FIRST_WAIT_S
-        _say(order, life.pid, code, wait_s)
+        _log_death(order, life.pid, code, wait_s)
         if signal.sigtimedwait(_waited_for() - {signal.SIGCHLD}, wait_s) is not None:
             sys.exit(0)  # a signal of rule 3 came while there is no service
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)
@@ -160,10 +160,9 @@ def _begin(order: dict[str, Any]) -> Life:
         _end_with(supervisor)
         fds = [*order["sockets"], writing, order["credentials_fd"]]
         first_free = max(_FIRST_FD + len(fds), *fds) + 1
-        kept = [
-            _copy(fd, first_free) for fd in fds
-        ]  # first out of the way: they may overlap with their targets
-        for target, fd in enumerate(kept, _FIRST_FD):
+        # First out of the way: they may overlap with their targets.
+        copies = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first_free) for fd in fds]
+        for target, fd in enumerate(copies, _FIRST_FD):
             os.dup2(fd, target)
         environment = os.environ | {
             "LISTEN_FDS": str(len(order["sockets"])),
@@ -173,13 +172,9 @@ def _begin(order: dict[str, Any]) -> Life:
         }
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _waited_for())
         os.execve(order["command"][0], order["command"], environment)
-    except BaseException as error:  # noqa: BLE001 - it is said, and the child ends
+    except BaseException as error:  # noqa: BLE001 - it is printed, and the child ends
         print(f"flowsched: the service cannot be started: {error}", file=sys.stderr, flush=True)
         os._exit(1)
-
-
-def _copy(fd: int, above: int) -> int:
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above)
 
 
 def _end_with(supervisor: int) -> None:
@@ -206,7 +201,7 @@ def _end_as(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _say(order: dict[str, Any], pid: int, code: int, wait_s: float) -> None:
+def _log_death(order: dict[str, Any], pid: int, code: int, wait_s: float) -> None:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     text = "the service died and is started again"
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")  # as in the service's log

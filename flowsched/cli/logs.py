@@ -12,8 +12,8 @@ from typing import Annotated, Final, Literal
 import typer
 
 from flowsched import tokens
-from flowsched.app import Settings, attempt_folder, kept_attempt
-from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, echo
+from flowsched.app import Settings, attempt_folder, recorded_attempt
+from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
 from flowsched.cli.following import Interrupted, interruptible, is_local, taken_from
 from flowsched.cli.naming import find, index_of, task_name
 from flowsched.cli.options import Id, asks, with_settings
@@ -175,7 +175,7 @@ async def _stored_log(
     where: bool,
 ) -> int:
     """The log of an attempt of a service that does not run now."""
-    found = await kept_attempt(settings, *task)
+    found = await recorded_attempt(settings, *task)
     name = f"{found.stage}[{found.index}]" + (f" ({found.item})" if found.item else "")
     if found.folder is None:
         return _not_run(name, found.state, found.reason, found.reason)

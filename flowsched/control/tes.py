@@ -27,7 +27,7 @@ from flowsched.errors import Conflict, InvalidDocument, NotFound, Unavailable
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.requests import Repeats, TesTask
-from flowsched.store.tes import TesFilter, TesRow, TesTasks, kept, page_token, read_token
+from flowsched.store.tes import TesFilter, TesRow, TesTasks, page_token, read_logs, read_token
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
 from flowsched.workflow.formats.tes.document import STAGE, TaskWorkflow, in_their_words, workflow_of
@@ -372,11 +372,11 @@ class TesService:
             InvalidRequest: The token is not one of ours.
         """
         before = read_token(token) if token else None
-        runs, kept_states = None, None
+        runs, final_states = None, None
         if state is not None:
             runs = tuple(str(each) for each in answers.RUNS_OF.get(state, ()))
-            kept_states = (state,)
-        which = TesFilter(name_prefix, tuple(tags), runs, kept_states)
+            final_states = (state,)
+        which = TesFilter(name_prefix, tuple(tags), runs, final_states)
         full = view != "MINIMAL"
         found: list[tuple[int, bytes]] = []
         size, more = 0, True
@@ -434,7 +434,7 @@ def _now(
 ) -> tuple[str, Sequence[Mapping[str, Any]]]:
     """(state, logs) of a task; the logs that are known where the view does not show any."""
     if row.run_state is None:
-        return row.kept_state or answers.SYSTEM_ERROR, kept(row.kept_logs)
+        return row.final_state or answers.SYSTEM_ERROR, read_logs(row.final_logs)
     state = state_of(row, tries)
     if view == "MINIMAL":
         return state, logs

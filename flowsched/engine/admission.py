@@ -215,7 +215,7 @@ class Binds:
         self._stages.clear()
 
     def _note(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
-        """Note tasks and their nodes. A gang moves now, since its seats are told by states."""
+        """Note tasks and their nodes. A gang moves now, since states show its seats."""
         sizes = self._recorder.state.cluster.catalogue.sizes
         total = sum([sizes[dataset] for dataset in candidate.group.reads])
         stage = candidate.stage
@@ -241,7 +241,7 @@ class Binds:
 def _claim(
     candidate: Candidate, pod: Pod, node: int, alike: Likeness, gpus: Parts, unit: str, now: int
 ) -> Claim:
-    """The room that a pod takes. `alike`: of its role; `unit`: what is taken away together with it."""
+    """The room that a pod takes. `alike`: of its role; `unit`: the pods that are evicted together with it."""
     group, stage = candidate.group, candidate.stage
     at = candidate.at(alike.number)
     shape = group.roles[at].shape
@@ -326,7 +326,7 @@ class Spacing:
     def __init__(self, recorder: Recorder, offered: Iterable[PodGroup]) -> None:
         self._recorder = recorder
         self._offered = offered
-        self._alone: bool | None = None
+        self._all_wait: bool | None = None
         #: by the shape's id and what its pods take
         self._bound: dict[tuple[int, int], tuple[Shape, NDArray[np.bool_], Indices]] = {}
         self.next_ms: int | None = None
@@ -336,9 +336,9 @@ class Spacing:
         group = candidate.group
         shape = group.roles[0].shape
         if not shape.io_bytes or candidate.demands or group.gang or not group.runtime_ms:
-            return None  # what was learned of IO says how much, not that all of it comes at once
+            return None  # learned I/O is an amount: it does not all come at once
         bound, io_ms = self._disk_bound(shape, group.runtime_ms)
-        if not bound[nodes].any() or not self._nobody_else():
+        if not bound[nodes].any() or not self._all_wait_for_disks():
             return None
         state, statement, now = self._recorder.state, self._recorder.statement, self._recorder.now
         fits = np.ones(len(nodes), dtype=np.bool_)
@@ -374,11 +374,11 @@ class Spacing:
             known = self._bound[id(shape), runtime_ms] = shape, full * io_ms > runtime_ms, io_ms
         return known[1:]
 
-    def _nobody_else(self) -> bool:
-        """Whether all that wait would wait for disks."""
-        if self._alone is None:
-            self._alone = all(self._waits_for_disks(group) for group in self._offered)
-        return self._alone
+    def _all_wait_for_disks(self) -> bool:
+        """Whether all offered groups would wait for disks."""
+        if self._all_wait is None:
+            self._all_wait = all(self._waits_for_disks(group) for group in self._offered)
+        return self._all_wait
 
     def _waits_for_disks(self, group: PodGroup) -> bool:
         shape = group.roles[0].shape

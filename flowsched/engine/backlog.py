@@ -1,4 +1,4 @@
-"""The backlog: what is QUEUED, as pod groups of shapes and counts for one scheduling cycle, each shard with its rank by size."""
+"""The backlog: QUEUED tasks as pod groups of shapes and counts for one scheduling cycle, each shard with its rank by size."""
 
 from __future__ import annotations
 
@@ -272,7 +272,8 @@ class _Alike:
         self.rank_ms = call.rank_ms if call is not None and call.rank_ms else int(run.ranks[stage.number])
         self.gang = stage.spec.gang and state.policy.profile.gang
         self.homed = state.policy.profile.locality and not stage.spec.gang
-        self.min_resources = _min_resources(state, stage)
+        minimum = stage.spec.min_resources
+        self.min_resources = None if minimum is None else state.cluster.snapshot.vector(minimum)
         self._estimates: dict[int, tuple[int | None, int | None, tuple[Demand | None, ...]]] = {}
         self._roles: dict[tuple[object, ...], tuple[RoleRequest, ...]] = {}
 
@@ -406,7 +407,7 @@ def expected(
 ) -> tuple[int | None, int | None]:
     """The runtime of a task that reads these datasets, and a high quantile of it, in ms; None where nothing is known.
 
-    The user's estimate, else what was learned. The high one is never below it: it says for how long other groups may have to wait.
+    The user's estimate, else the learned one. The high one is never below it: other groups may have to wait that long.
     """
     declared_ms = stage.spec.estimate.runtime_ms
     kind = (run.spec.name, stage.spec.name)
@@ -650,8 +651,3 @@ def shape_of(
         state.work.shapes_of.setdefault(run.id, []).append(key)
     state.work.shapes[key] = shape = state.work.one_of_equal(shape)
     return shape
-
-
-def _min_resources(state: EngineState, stage: StageRun) -> tuple[int, ...] | None:
-    wanted = stage.spec.min_resources
-    return None if wanted is None else state.cluster.snapshot.vector(wanted)

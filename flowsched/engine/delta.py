@@ -1,4 +1,4 @@
-"""The delta: what one step changed, as rows for the store. The engine writes it, and only the store reads it.
+"""The delta: the changes of one step, as rows for the store. The engine writes it, and only the store reads it.
 
 Times are wall-clock milliseconds (since 1970), given to the engine as `now`. `stage` is the stage's number in the document,
 `index` the task's number in its stage (shard * members + member).

@@ -51,13 +51,13 @@ class Revived(msgspec.Struct, frozen=True):
 
 
 class CallsRanked(msgspec.Struct, frozen=True):
-    """A plan says how long it is from calls that were accepted without a rank to the end of their runs."""
+    """The ranks by a plan of calls that were accepted without one: their time to the end of their runs."""
 
     ranks: Mapping[str, int]  #: workflow -> ms, see `Call.rank_ms`
 
 
 class BindingsSettled(msgspec.Struct, frozen=True):
-    """Bindings that an earlier leader had under way can take place no more: what the cluster shows of these pods is final."""
+    """Bindings that an earlier leader had under way can take place no more: the cluster's state of these pods is final."""
 
     uids: tuple[str, ...]
 
@@ -94,7 +94,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """A workflow that is not known here ended in an earlier life of the service: what only its own stages read is not needed."""
+    """A workflow, unknown here, that ended in an earlier life of the service: data that only its stages read are not needed."""
 
     workflow: str
     spec: WorkflowSpec

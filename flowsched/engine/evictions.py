@@ -161,7 +161,7 @@ def _evict(recorder: Recorder, eviction: Eviction, refs: Sequence[PodRef]) -> No
 #
 # No new pod starts there from a moment on: now, or the begin of a maintenance. Before that moment only pods start there that will
 # have ended by then (`backlog`). Pods run to their end; with a deadline, those that have not ended by it are evicted, and their
-# tasks run elsewhere. A drain is a row in SQL, and an event tells the engine of it, again after a restart. The drain
+# tasks run elsewhere. A drain is a row in SQL, and an event reports it to the engine, again after a restart. The drain
 # stores the cluster's latest report of the node until the node is given back.
 
 
@@ -186,7 +186,7 @@ def change_drain(recorder: Recorder, name: str, order: DrainOrder | None) -> Non
 
 
 def as_drained(recorder: Recorder, node: NodeInfo) -> NodeInfo:
-    """A node as the snapshot shall have it, now that the cluster has told of it."""
+    """A reported node as the snapshot shall have it."""
     drain = recorder.state.cluster.drains.get(node.name)
     if drain is None:
         return node
@@ -195,7 +195,7 @@ def as_drained(recorder: Recorder, node: NodeInfo) -> NodeInfo:
 
 
 def _closed(node: NodeInfo, order: DrainOrder, now: int) -> NodeInfo:
-    """A node that takes no pods any more, or from a later moment on, and says why."""
+    """A node that takes no pods any more, or from a later moment on, with the reason."""
     is_open = now < order.from_ms
     begin = (
         f" from {datetime.fromtimestamp(order.from_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC on" if is_open else ""

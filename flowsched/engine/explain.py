@@ -157,8 +157,8 @@ NAMED = 5
 class Explanation(msgspec.Struct, frozen=True):
     """Why `tasks` tasks of a stage are in `state` and do not run.
 
-    `group` is the number of the backlog item. `outlook` says what binds that item and what would let it start. It is empty
-    until a caller has worked it out from `situations_of`.
+    `group` is the number of the backlog item. `outlook` names the item's constraint and a change that would let
+    it start. It is empty until a caller has worked it out from `situations_of`.
     """
 
     stage: str
@@ -269,7 +269,7 @@ class Facts:
 
     @cached_property
     def ahead(self) -> Mapping[int, str]:
-        """Of the run's groups that wait for room: whose waiting tasks the last cycle served before them, by the number of a group.
+        """Of the run's groups that wait for room: the tasks that the last cycle served before them, by the number of a group.
 
         The text names the other queues. A group that comes first has none.
         """
@@ -305,7 +305,7 @@ def explain(state: EngineState, run: WorkflowRun, now: int, *, forecast: bool = 
     Args:
         state, run: Not modified.
         now: Wall-clock ms.
-        forecast: Also say how long a task is taken to run, and between which moments it will start, which costs more.
+        forecast: Add the expected runtime of a task and the interval of its start, which costs more.
     """
     facts = Facts(state, run)
     found = [each for stage in run.stages for each in explain_stage(facts, stage, now, forecast=forecast)]
@@ -364,9 +364,9 @@ _UNENDED: Final = "tasks do not end"
 
 
 def first_reason(state: EngineState, run: WorkflowRun, now: int) -> Explanation | None:
-    """The one thing to know of a live workflow that does not run: what never ends by itself, or else the first that waits.
+    """The main reason why a live workflow does not run: one that never ends by itself, or else the first.
 
-    While tasks run, only what never ends by itself, or what all of a few running tasks are held by. Looks at one task of a stage,
+    While tasks run, only a reason that never ends by itself, or one of all of a few running tasks. Reads one task of a stage,
     and at `_STAGES_ASKED` stages.
 
     Args:
@@ -509,7 +509,7 @@ def _queued_for(stage: StageRun, reason: Reason, tasks: Indices) -> Explanation:
     return structs.replace(found, start_ms=reason.start_ms, group=reason.group if reason.group >= 0 else None)
 
 
-#: Of a task of which the last cycle said nothing.
+#: Of a task for which the last cycle has no reason.
 _TURN: Final = ReasonCode.BACKLOG_WINDOW, "ready; it is placed as soon as its turn comes"
 
 
@@ -552,7 +552,7 @@ def _queued(facts: Facts, stage: StageRun, now: int, forecast: bool) -> Iterator
 
 
 def _causes(facts: Facts, stage: StageRun, queued: Indices) -> list[tuple[Reason | None, Indices]]:
-    """Queued tasks by what the last cycle said of them, in the order of their first tasks; None where it said nothing."""
+    """Queued tasks by the last cycle's reason, in the order of their first tasks; None where it has none."""
     pairs = facts.reasons.get(stage.number, ())
     reasons = [reason for _, reason in pairs]
     which = _matched(stage, queued, [key for key, _ in pairs])
@@ -616,7 +616,7 @@ def _code(shard: int | Indices, role: int | Indices, steps: int | Indices) -> An
 
 
 def _stopped(stage: StageRun, tasks: Indices, evicted: Indices) -> str:
-    """That tasks which wait ran before, and were taken away; the event `task.evicted` says for what."""
+    """That waiting tasks ran before, and were evicted; the event `task.evicted` names the reason."""
     taken = tasks[np.isin(tasks, evicted)].tolist() if len(evicted) else []
     if not taken:
         return ""
@@ -626,7 +626,7 @@ def _stopped(stage: StageRun, tasks: Indices, evicted: Indices) -> str:
 
 
 def _beyond(stage: StageRun, task: int, reason: Reason | None) -> Reason:
-    """Why a member waits without which its gang goes on. `reason`: what the last cycle said of it."""
+    """Why a member waits without which its gang goes on. `reason`: of the last cycle."""
     members = stage.indices_of(task // stage.members)
     there = int(PLACED[stage.task_state[members]].sum())
     head = f"its gang goes on with {there} of {stage.members} members"
@@ -701,7 +701,7 @@ def _staging(facts: Facts, stage: StageRun) -> Explanation:
 
 
 def _tried_again(uri: str, failed: Backoff, number: int) -> str:
-    """Of a copy that failed: what could not be read, why, and until when it is tried again."""
+    """Of a copy that failed: the input, the cause, and until when it is tried again."""
     why = failed.why or "the copy was broken off"
     cause = why if uri in why else f"{uri}: {why}"
     others = f" (and {number - 1} more)" if number > 1 else ""
@@ -767,7 +767,7 @@ def _waiting(facts: Facts, stage: StageRun, state: TaskState, what: str) -> Expl
 
 
 def _waiting_tasks(facts: Facts, stage: StageRun, state: TaskState) -> list[tuple[int, str, str]]:
-    """(task, reason, message) of the tasks of a state of which the cluster says what holds them."""
+    """(task, reason, message) of the tasks of a state whose pods wait, by the cluster's report."""
     return sorted(
         (pod.task, reason, message)
         for pod, reason, message in facts.waiting_pods.get(stage.number, ())

@@ -1,4 +1,4 @@
-"""I/O demand: what a task asks of disks if no document states it, learned from others of its kind.
+"""I/O demand: the disk rates of a task where no document states them, learned from others of its kind.
 
 A task that computes for a while and moves bytes for the rest uses, on average, its bytes over both times together. Half of that
 counts in the budget of a node's disk, as with bytes that a document states: tasks read and write in bursts. The learned amount
@@ -35,7 +35,7 @@ PER_MILLE: Final = 1_000
 def demands_of(
     state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
 ) -> tuple[Demand | None, ...]:
-    """By role, what its pods are taken to use, where that is more than their document says; () = nowhere is it."""
+    """By role, the expected use of its pods where it exceeds the declared one; () = nowhere."""
     if state.policy.profile.storages:
         on = [storage_of(state, run, stage, role) for role in range(len(stage.spec.roles))]
         if any(on):
@@ -115,12 +115,12 @@ def learned_demand(
     """The learned disk use of a task of a stage that reads these datasets.
 
     None where the document declares it, where no node states its disk's rate, where too little is known, and where it would be
-    too little to count. Of gangs with several roles nothing is known: samples do not say of which role they are.
+    too little to count. Of gangs with several roles nothing is known: samples do not name their role.
     """
     spec, profile = stage.spec, state.policy.profile.of(run.spec.queue)
     fill = state.policy.profile.io_fill_percent
     if not fill or not profile.contention or len(spec.roles) > 1 or spec.says_io:
-        return None  # also where it says no more than on which shared storage it works
+        return None  # also where it names no more than its shared storage
     if state.policy.mounted and not profile.locality:  # it reads and writes elsewhere
         return None
     kind = (run.spec.name, spec.name)
@@ -144,7 +144,7 @@ def correction(state: EngineState, kind: tuple[str, str]) -> int:
 
 
 def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]) -> str:
-    """For people, to be added to what is said of its runtime; "" where nothing was learned that counts."""
+    """Text for users, to follow that of the runtime; "" where nothing was learned that counts."""
     demand = learned_demand(state, run, stage, inputs)
     moved = state.work.estimates.trend(run.spec.name, stage.spec.name, DISK)
     if demand is None or moved is None:
@@ -167,7 +167,7 @@ def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: t
 
 
 def fastest_disk(state: EngineState) -> int:
-    """Bytes/s of the fastest disk of any node; 0 where none says. On a slower one a pod asks for all it has at the most."""
+    """Bytes/s of the fastest disk of any node; 0 where no node reports one. On a slower disk a pod asks for all of it at most."""
     cache = state.cluster.snapshot.cache
     if "fastest disk" not in cache:
         cache["fastest disk"] = int(state.cluster.snapshot.disk_rate.max(initial=0))
@@ -196,7 +196,7 @@ def traffic_of(stage: StageSpec, role: int) -> Traffic:
 
 
 def io_rate(io: Traffic, expected_ms: int | None) -> int:
-    """Bytes/s of disk one pod is expected to use: what the user said, else half of its bytes over its runtime: tasks read and
+    """Bytes/s of disk one pod is expected to use: the declared rates, else half of its bytes over its runtime: tasks read and
     write in bursts, and disks idle where they are filled to the brim by averages.
     """
     if io.read_rate or io.write_rate:

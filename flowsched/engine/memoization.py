@@ -86,7 +86,7 @@ class ShardLookup(msgspec.Struct, frozen=True):
 
 
 def is_memoized(spec: WorkflowSpec, stage: StageSpec) -> bool:
-    """Whether results for a stage are looked for: its document says so, or its workflow resumes another.
+    """Whether results for a stage are looked for: its document asks for it, or its workflow resumes another.
 
     A stage with files of its own (`files`, TES) delivers them to places outside, which the cache of results does not know.
     """
@@ -123,7 +123,7 @@ def parts_of(
     Args:
         run: With the outputs that its stages have published.
         stage: Of the shard.
-        shard: Its number; what it reads exists.
+        shard: Its number; its inputs exist.
         known: Of each uri of an input from outside.
         shared: Remembers the inputs that all shards share, for calls with the same stage and `known`.
 
@@ -183,7 +183,7 @@ def key_of(tenant: str, parts: Parts) -> str:
 
 
 def place_of(tenant: str, workflow: str, stage: StageRun, shard: int) -> str:
-    """The same for the same shard in all runs of a workflow: what a miss is compared with, to say what differs.
+    """The key of a shard over all runs of a workflow: it finds the earlier run that a miss is compared with.
 
     Args:
         tenant: Of the run.
@@ -204,7 +204,7 @@ def difference(run: str, now: Parts, before: Parts) -> str:
     """The differences between two shards, in words; empty where there are none.
 
     Args:
-        run: The run of the first shard: what it reads may have been taken from another run.
+        run: The run of the first shard, which may read outputs of another run.
         now, before: Not modified.
     """
     found = [

@@ -52,7 +52,7 @@ _TIMELESS: Final = frozenset(
         ReasonCode.STORAGE_BUDGET,
     }
 )
-#: A pod that waits for its scheduler is on its way; what waits for anything else is not, and lets others pass.
+#: A pod that waits for its scheduler is on its way; a pod that waits for anything else is not, and lets others pass.
 _ON_ITS_WAY: Final = ("", "Unschedulable")
 
 
@@ -82,7 +82,7 @@ def is_full(state: EngineState) -> bool:
 
 
 def is_due(recorder: Recorder) -> bool:
-    """Whether this step looks at the backlog. If not, the recorder's wake says when one does."""
+    """Whether this step schedules the backlog. If not, the recorder's wake is the next step that does."""
     state, statement, now = recorder.state, recorder.statement, recorder.now
     late = state.round.next_round_at is not None and now >= state.round.next_round_at
     late |= recorder.tape is not None  # a user asks for a snapshot of the next round

@@ -53,7 +53,7 @@ class MemberOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 
 #: Key of the row with a gang's roster.
 ROSTER: Final = ""
-#: Of a Pod, and of its GangSeat, what a MemberOrder has under the same name.
+#: Fields of a Pod, and of its GangSeat, that a MemberOrder has under the same name.
 _OWN: Final = tuple(name for name in MemberOrder.__struct_fields__ if name in Pod.__struct_fields__)
 _OWN_SEAT: Final = ("rank", "role_index", "number")
 _MEMBER: Final = msgspec.json.Decoder(MemberOrder)
@@ -156,7 +156,7 @@ class Likeness(msgspec.Struct, frozen=True):
     secrets: dict[str, str]
     extended: dict[str, int]
     first: int  #: number of its replica 0 among the members of a group
-    writes: tuple[OutputSpec, ...]  #: what its replica 0 writes, of what the stage writes
+    writes: tuple[OutputSpec, ...]  #: the outputs of the stage that its replica 0 writes
     delivers: bool  #: its replica 0 delivers what containers of the gang have in common
 
 

@@ -69,7 +69,7 @@ def untouched_state(stage: RunState) -> TaskState:
 
 
 def rebuild_run(state: EngineState, spec: WorkflowSpec, graph: StageGraph, rows: Remembered) -> WorkflowRun:
-    """The run as the rows tell it; `Advance.rebuild` (by the event `Recovered`) derives the rest."""
+    """The run as its rows are; `Advance.rebuild` (by the event `Recovered`) derives the rest."""
     run = WorkflowRun(rows.workflow, spec, graph, rows.seq)
     run.state = RunState(rows.state)
     run.reason = rows.reason
@@ -333,8 +333,8 @@ def _demand(
 
 
 def elastic_of(stage: StageRun, task: int) -> tuple[int, int, int] | None:
-    """How a member stands in a gang that may go on with fewer of its role; None where all must stay, or a policy says what becomes
-    of a gang of which one is taken away.
+    """How a member stands in a gang that may go on with fewer of its role; None where all must stay, or a policy decides
+    about a gang of which one is evicted.
     """
     member = task % stage.members
     number = int(stage.role_of[member])

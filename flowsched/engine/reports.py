@@ -46,12 +46,12 @@ from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.run.transitions import BOUND, STARTED, AttemptResources, Ended
 
 _ENCODER: Final = msgspec.json.Encoder()
-#: Kubelets tell whole seconds: what they measure is up to so much too long.
+#: Kubelets report whole seconds: their durations are up to so much too long.
 _ROUNDED_MS: Final = 1_000
 
 
 def report(recorder: Recorder, event: ClusterEvent) -> None:
-    """Apply one report. News of pods that are not known (any more) is old news: nothing happens."""
+    """Apply one report. A report of a pod that is not known (any more) changes nothing."""
     match event:
         case PodStarted(name, at_ms):
             left(recorder, name)
@@ -95,7 +95,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
 
 
 def _quota_changed(recorder: Recorder, event: QuotaChanged) -> None:
-    """Note a quota. Groups are looked at again if one may start now: what others take of it lets no group start."""
+    """Note a quota. A round follows only if a group may start now: use by others lets none start."""
     statement, quotas = recorder.statement, recorder.state.cluster.snapshot.quotas
     before = {limit.resource: limit for limit in quotas.get(event.name, ())}
     if event.limits:
@@ -136,14 +136,14 @@ def _room_of(recorder: Recorder, name: str) -> AttemptResources:
 
 
 def _within(recorder: Recorder, stage: StageRun, task: int, after: int, at_ms: int) -> int:
-    """A moment as another machine's or process's clock told it, after what came before it by ours, and not after now: durations are
+    """A moment by another machine's or process's clock, moved after the one before it by ours, and not after now: durations are
     not negative, however clocks differ.
     """
     return min(max(at_ms, int(stage.times[task, after])), recorder.now)
 
 
 class _Run(NamedTuple):
-    """When an attempt ran, by the leader's clock. `measured`: what it took says how long others of its kind will take."""
+    """When an attempt ran, by the leader's clock. `measured`: its duration is a sample for others of its kind."""
 
     started_ms: int | None  #: None = it did not run
     ended_ms: int

@@ -123,8 +123,8 @@ def step(
     """
     recorder = Recorder(state, Statement(), now, ticked=not events, tape=tape)
     state.cluster.snapshot.usage.begin(now, state.policy.profile.half_life_ms)
-    # 1. The events, in order; each with all that follows inside its workflow.
-    for room_taken, some in groupby(events, _is_room_taken):
+    # 1. The events, in order; each with all that follows inside its workflow. Successive RoomTaken are applied together.
+    for room_taken, some in groupby(events, lambda event: isinstance(event, RoomTaken)):
         if room_taken:
             note_rooms(recorder, [event for event in some if isinstance(event, RoomTaken)])
         else:
@@ -157,13 +157,8 @@ def step(
     )
 
 
-def _is_room_taken(event: EngineEvent) -> bool:
-    """Many of these follow each other: they are applied together."""
-    return isinstance(event, RoomTaken)
-
-
 def _write_usage(recorder: Recorder) -> None:
-    """Once in a step of time, what queues and users have used. A restart counts what runs from there on again."""
+    """Write the usage of queues and users, once in a step of time. A restart counts running pods again from this moment on."""
     state, usage = recorder.state, recorder.state.cluster.snapshot.usage
     if usage.written == usage.step:
         return
@@ -300,7 +295,7 @@ def _has_replica(state: EngineState, uri: str) -> bool:
 
 
 def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:
-    """Order a call that waits by the rank that its plan gives it; one that says a rank itself keeps that."""
+    """Order a waiting call by the rank that its plan gives it; a call that declares a rank keeps it."""
     run = recorder.state.work.runs.get(workflow)
     if run is None or run.spec.call is None or run.spec.call.rank_ms:
         return

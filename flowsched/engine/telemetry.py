@@ -5,7 +5,7 @@ has only the rest, and so have copies over a node's network card. If pods of a k
 the next of the kind count for that: a factor for each kind, drawn by each measurement a little towards measured / expected,
 between a fifth and five times.
 
-A full disk says nothing about the demand of the tasks that wait for it: factors fall only while at most half of its rate is in
+A full disk does not show the demand of the tasks that wait for it: factors fall only while at most half of its rate is in
 use. A declared rate is never corrected; it is only subtracted first.
 """
 
@@ -191,7 +191,7 @@ _NOTHING: Final = Usage()
 def learn(
     recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, event: PodEnded, ran_ms: int
 ) -> None:
-    """A task has ended well: what it took counts for the next of its kind."""
+    """A task has ended well: its usage is a sample for the next of its kind."""
     state = recorder.state
     size = int(stage.local[task]) + int(stage.moved[task])
     outputs = {output.name: output.size_bytes for output in event.outputs}

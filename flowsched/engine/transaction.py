@@ -110,7 +110,7 @@ class Recorder(msgspec.Struct):
             if stage.uniform is None:
                 releasing = np.flatnonzero(stage.task_state == TaskState.RELEASING)
                 advance.changes.release.extend((stage.number, task) for task in releasing.tolist())
-        self.absorb()  # pods by their names of now: news in this step may begin their tasks' next attempts
+        self.absorb()  # pods by their present names: reports in this step may begin their tasks' next attempts
 
     def absorb(self) -> bool:
         """Take over what advances have freed, released and made ready so far, so that the cycle sees it.
@@ -151,7 +151,7 @@ class Recorder(msgspec.Struct):
         self.dirty = True
 
     def _leaves(self, name: str) -> None:
-        """A pod is being taken away: its claim says so, because other groups expect its room."""
+        """A pod is being evicted: its claim shows it, because other groups expect its room."""
         snapshot = self.state.cluster.snapshot
         claim = snapshot.claims.get(name)
         if claim is not None and claim.kind is ClaimKind.RUNNING:

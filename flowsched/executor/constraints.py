@@ -1,4 +1,4 @@
-"""Constraints: what a pod may demand of nodes and of other pods, in Kubernetes' words, resolved and canonical.
+"""Constraints: demands of a pod on nodes and on other pods, in Kubernetes' words, resolved and canonical.
 
 The builder of these values has resolved everything that is written elsewhere: a term that names no namespace means the pod's
 own, `matchLabelKeys` are requirements like any others, a claim's volume is its node terms. The meaning of the rules is in

@@ -1,10 +1,10 @@
-"""Names of datasets. A dataset from outside is its URI *and* the version that was seen there; what a task wrote is one URI.
+"""Names of datasets. A dataset from outside is its URI *and* the version that was seen there; an output of a task is one URI.
 
     /data/a.vcf#version=5f0c…        a file of this machine as it was when a run looked at it
     s3://lab/a.vcf#version=of-w1…    its store names no version: this copy is for one run only
     flowsched:w1…/call/0/0/vcf       an output; its name has the attempt that wrote it
 
-The name says what a copy on a node is a copy of. A copy of another version has another name, so it is never taken for the input.
+The name identifies the source of a copy. A copy of another version has another name, so no task takes it for the input.
 Where each part of flowsched learns a version: docs/locality.md, "Versions of inputs".
 """
 

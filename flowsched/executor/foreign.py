@@ -63,7 +63,7 @@ class ForeignPod(msgspec.Struct, frozen=True):
         priority: Higher goes first.
         created_ms: When it was made (wall-clock ms).
         owned: Whether a controller would make it again if it were deleted.
-        within: Which of its group goes first, if that is said beside its priority; None = its priority says it.
+        within: Which of its group goes first, if that is stated beside its priority; None = by its priority.
         preempts: Whether it may take others' room (`preemptionPolicy`).
     """
 
@@ -90,13 +90,13 @@ class ForeignGroup(msgspec.Struct, frozen=True):
         queue: The queue that pays.
         gang: All or nothing, at least `minimum` pods.
         minimum: Pods that must have room together; 1 where there is no gang.
-        role_minimums: By role, as far as the group says.
+        role_minimums: By role, as far as the group states them.
         min_resources: Room that must be there before the first pod starts, and is held until its pods have come.
         rack: None, "required" or "preferred".
         created_ms: When it was made.
         version: Of the object the rule was read from.
         problem: Why nothing of it can be placed; "" = nothing is wrong.
-        started: Its status says that its minimum has been on nodes once.
+        started: Its minimum has been on nodes once, by its status.
         preemptible: Whether it says that it may be taken away for others; None = it does not say.
     """
 
@@ -126,7 +126,7 @@ class Stake(msgspec.Struct, frozen=True, gc=False):
         started_ms: Since when its containers run; None = they do not yet.
         preemptible: Whether it says that it may be taken away for others; None = it does not say.
         budgets: Names of the disruption budgets that cover it, sorted.
-        marked: It was told that it makes way, and no more than that: an earlier leader had decided so.
+        marked: Its condition shows that it is to be preempted, and no more: an earlier leader had decided so.
     """
 
     priority: int = 0
@@ -288,7 +288,7 @@ class Verdict(msgspec.Struct, frozen=True):
         uids: Its pods that wait.
         code: The fixed reason code.
         message: For people.
-        start_ms: When it is expected to start, if that can be said.
+        start_ms: Its expected start, if that is known.
         placed: Whether its minimum has room now: then `code` is "".
     """
 

@@ -18,7 +18,7 @@ async def start_of_last(
     Args:
         read: (offset, limit) → bytes of the log.
         size: Bytes that it has.
-        lines: How many lines; what follows the last line end is a line, too.
+        lines: How many lines; the text after the last line end is a line, too.
         most_bytes: Lines that begin further from the end are left out.
     """
     at, left = size, lines

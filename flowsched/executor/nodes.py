@@ -18,7 +18,7 @@ IMAGE: Final = "image:"
 
 
 class Zone(msgspec.Struct, frozen=True):
-    """A NUMA zone of a node: what it has for pods, and what of it the node says is free. By axis (`Snapshot.axes`), in its unit."""
+    """A NUMA zone of a node: its capacity for pods, and its reported free part. By axis (`Snapshot.axes`), in its unit."""
 
     has: Mapping[str, int]
     free: Mapping[str, int]
@@ -41,10 +41,10 @@ class NodeInfo(msgspec.Struct, frozen=True):
     taints: tuple[tuple[str, str, str], ...] = ()  #: (key, value, effect)
     rack: str = ""
     disk_rate: int = 500_000_000
-    disk_busy_rate: int = 0  #: of that, what others than our pods were measured to use; the engine keeps it, no executor reports it
+    disk_busy_rate: int = 0  #: of that, the measured use by others; set by the engine, not by executors
     nic_in_rate: int = 117_000_000
     nic_out_rate: int = 117_000_000
-    nic_in_busy_rate: int = 0  #: of that, what others than our copies were measured to use; the engine's, too
+    nic_in_busy_rate: int = 0  #: of that, the measured use by others than our copies; the engine's, too
     nic_out_busy_rate: int = 0
     cache_bytes: int = 0  #: how much the cache folder may hold
     start_ms: int = (
@@ -52,7 +52,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     )
     ready: bool = True
     trouble: str = (
-        ""  #: why it is not ready, or when the engine will close it, in words; "" = its executor does not say
+        ""  #: why it is not ready, or when the engine will close it, in words; "" = its executor reports none
     )
     silent: bool = False  #: it does not report what its pods do: they may go on, or not
     zones: tuple[
@@ -61,12 +61,12 @@ class NodeInfo(msgspec.Struct, frozen=True):
 
     @property
     def disk_budget(self) -> int:
-        """Bytes/s of its disk that our pods may ask for together: what others leave, and a tenth in any case."""
+        """Bytes/s of its disk that our pods may ask for together: the rest after others, and a tenth in any case."""
         return max(self.disk_rate // 10, self.disk_rate - self.disk_busy_rate)
 
     @property
     def nic_in_left(self) -> int:
-        """Bytes/s that may come for our copies: what others leave of its network card, and a tenth in any case."""
+        """Bytes/s that may come for our copies: the rest of its network card after others, and a tenth in any case."""
         return max(self.nic_in_rate // 10, self.nic_in_rate - self.nic_in_busy_rate)
 
     @property
@@ -75,7 +75,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
         return max(self.nic_out_rate // 10, self.nic_out_rate - self.nic_out_busy_rate)
 
     def measured_as(self, known: NodeInfo) -> NodeInfo:
-        """The same node, with what was measured of it as it was known before: executors do not tell that."""
+        """The same node with the earlier measurements of it: executors do not report them."""
         return replace(
             self,
             disk_busy_rate=known.disk_busy_rate,
@@ -88,7 +88,7 @@ class Load(msgspec.Struct, frozen=True):
     """Bytes/s at one place since the last measurement: a node's disk (by its name), one way of its network card (name/in,
     name/out), or a shared storage (name/read, name/write; by its `name` or its `source`).
 
-    `ours`: what of `rate` is our pods', of a network card our copies'; -1 = unknown.
+    `ours`: the part of `rate` of our pods, on a network card of our copies; -1 = unknown.
     """
 
     name: str

@@ -144,7 +144,7 @@ class Pod(msgspec.Struct, frozen=True):
     secrets: Mapping[str, str] = msgspec.field(
         default_factory=dict
     )  #: variable -> reference, never the value
-    memory_limit_bytes: int | None = None  #: what it is killed at; None = at what it asked for
+    memory_limit_bytes: int | None = None  #: it is killed beyond this; None = beyond its request
     disk_bytes: int = 0
     extended: Mapping[str, int] = msgspec.field(default_factory=dict)
     limits: Resources | None = None  #: CPU and extended resources; 0 = not limited
@@ -232,7 +232,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """The measured use of an attempt (rusage; bytes by /proc/PID/io where the system tells)."""
+    """The measured use of an attempt (rusage; bytes by /proc/PID/io where the system shows them)."""
 
     cpu_ms: int = 0
     max_rss_bytes: int = 0
@@ -240,7 +240,7 @@ class Usage(msgspec.Struct, frozen=True):
     written_bytes: int = 0
     bytes_local: int = 0  #: input bytes found on the node
     bytes_moved: int = 0  #: input bytes that were copied to the node for it, or that it read from another one
-    disk_bytes: int = -1  #: of what it read and wrote, what really went to and from disks; -1 = not measured
+    disk_bytes: int = -1  #: of the bytes read and written, those of disks; -1 = not measured
 
 
 # Reports of an executor. `at_ms` is wall-clock ms where it happened; nodes have clocks of their own, which may be wrong.
@@ -297,14 +297,14 @@ class PodEnded(msgspec.Struct, frozen=True):
 class PodGone(msgspec.Struct, frozen=True):
     """There is no such pod that runs, and there never will be (or it was lost with its node or runner): an infrastructure end.
 
-    `started` tells whether its process may have run. No user attempt is charged.
+    `started` is whether its process may have run. No user attempt is charged.
     """
 
     name: str
     at_ms: int
     reason: str
     started: bool = False
-    lost_inputs: tuple[str, ...] = ()  #: uris that were not where the catalogue said
+    lost_inputs: tuple[str, ...] = ()  #: uris that were not where the catalogue had them
     ran_ms: int | None = None
 
 
@@ -385,7 +385,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
     Args:
         version: Equal versions of the same uri have equal content.
-        modified_ms: When it was last changed, wall clock; None = its store does not say.
+        modified_ms: When it was last changed, wall clock; None = its store reports none.
         content: A digest of the content, where it was read: datasets of equal digests have equal content, whatever their uris.
         in_place: Nodes read it where it lies: a copy there takes no room.
     """
@@ -412,7 +412,7 @@ class Pairing(msgspec.Struct, frozen=True):
         place: Where it is, for people.
         is_known: It was used with this cluster before.
         replaces: Identity of the cluster that it was used with, and that is gone for good; "" = none.
-        forced: The user says that the former cluster, or the former database of this one, is gone for good (`--take-over`).
+        forced: The user states that the former cluster, or the former database of this one, is gone for good (`--take-over`).
     """
 
     database: str
@@ -434,7 +434,7 @@ class Binder(Protocol):
         ...
 
     async def view(self) -> Sequence[ClusterEvent]:
-        """All that others' pods and groups are now, as events; older news of them that `events` had ready is dropped.
+        """All that others' pods and groups are now, as events; older events of them that `events` had ready are dropped.
 
         Returns only once everything has been listed (a view with holes would over-commit).
         """
@@ -511,7 +511,7 @@ class ServiceContext(msgspec.Struct, frozen=True):
 class Executor(ABC):
     """A place where pods run.
 
-    Eleven members are abstract: each executor has them. The others have a default, for executors that have nothing to say there.
+    Eleven members are abstract: each executor has them. The others have a default, for executors that need none.
     """
 
     # ---- what each executor has ----
@@ -526,7 +526,7 @@ class Executor(ABC):
 
     @abstractmethod
     async def start(self) -> Sequence[NodeInfo]:
-        """Open it, and say which nodes there are. A ReplicaSeen follows for each dataset that a node already holds.
+        """Open it, and report its nodes. A ReplicaSeen follows for each dataset that a node already holds.
 
         Raises:
             ConfigurationError: It cannot be opened with its settings.
@@ -535,7 +535,7 @@ class Executor(ABC):
 
     @abstractmethod
     async def adopt(self, pods: Sequence[Pod]) -> None:
-        """Take over pods that SQL says were intended or running (after a restart). Exactly one of these follows for each,
+        """Take over pods that were intended or running by SQL (after a restart). Exactly one of these follows for each,
         as events: it ran on (PodStarted, later PodEnded), it had ended (PodEnded), or it is no more (PodGone).
         """
 
@@ -608,7 +608,7 @@ class Executor(ABC):
         return dict.fromkeys(uris, "this cluster cannot look at datasets outside")
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
-        """Look for copies of datasets on all nodes, and say where there is none, or none that is whole (`present` is False).
+        """Look for copies of datasets on all nodes, and report where there is none, or none that is whole (`present` is False).
 
         Asked before the result of an earlier task is taken: a person may have removed its files, also while no service ran.
         """

@@ -1,4 +1,4 @@
-"""Quotas: what all pods that flowsched makes may have together, whatever room nodes have."""
+"""Quotas: limits of all pods that flowsched makes, together, whatever room nodes have."""
 
 from __future__ import annotations
 

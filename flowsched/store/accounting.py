@@ -1,4 +1,4 @@
-"""Accounting: what workflows held, by queue, user or label, and what is kept of it when workflows expire. Databases do the sums."""
+"""Accounting: the usage of workflows by queue, user or label, and its sums after they expire. Databases do the sums."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from flowsched.store.dialects import insert_into, text_in
 
 _DAY_MS: Final = 86_400_000
 #: Sums outlive their workflows by so many days: a year can be compared with the year before.
-KEPT_DAYS: Final = 760
+RETENTION_DAYS: Final = 760
 #: An answer has at most so many names.
 MOST_NAMES: Final = 10_000
 _SUMMED: Final = (
@@ -151,7 +151,7 @@ def _counted() -> ColumnElement[int]:
 
 
 def keep_sums(connection: Connection, kind: str, workflows: Sequence[str]) -> None:
-    """Add what workflows held to the sums of the days on which they ended: the workflows are about to be removed.
+    """Add the usage of workflows to the sums of the days on which they ended: the workflows are about to be removed.
 
     Args:
         connection: In the transaction that removes them.
@@ -183,5 +183,5 @@ def keep_sums(connection: Connection, kind: str, workflows: Sequence[str]) -> No
 
 
 def forget_sums(connection: Connection, before_ms: int) -> None:
-    """Remove the sums of workflows that would have expired `KEPT_DAYS` ago. `before_ms`: what ended before then has expired."""
-    connection.execute(delete(tables.past_usage).where(_p.day < before_ms // _DAY_MS - KEPT_DAYS))
+    """Remove sums of workflows that would have expired `RETENTION_DAYS` ago. `before_ms`: workflows that ended earlier expired."""
+    connection.execute(delete(tables.past_usage).where(_p.day < before_ms // _DAY_MS - RETENTION_DAYS))

@@ -125,11 +125,11 @@ def update(
             + extra
         )
     else:
-        given = ", ".join(f'"new_{name}"' for name in (*sets, *keys))
+        columns = ", ".join(f'"new_{name}"' for name in (*sets, *keys))
         sql = (
             f"UPDATE {table.name} SET "
             + ", ".join(f'"{c}" = {v.format(new=f"given.new_{c}", old=f"{old}{c}")}' for c, v in sets.items())
-            + f" FROM unnest({_arrays(table, [*sets, *keys.values()])}) AS given({given}) WHERE "
+            + f" FROM unnest({_arrays(table, [*sets, *keys.values()])}) AS given({columns}) WHERE "
             + " AND ".join(f'{old}"{column}" = given."new_{name}"' for name, column in keys.items())
             + extra
         )
@@ -141,9 +141,9 @@ def delete(kind: str, table: Table, keys: Sequence[str]) -> Bulk:
     if kind == "sqlite":
         sql = f"DELETE FROM {table.name} WHERE " + " AND ".join(f'"{key}" = ?' for key in keys)
     else:
-        given = ", ".join(f'"{key}"' for key in keys)
+        columns = ", ".join(f'"{key}"' for key in keys)
         sql = (
-            f"DELETE FROM {table.name} USING unnest({_arrays(table, keys)}) AS given({given}) WHERE "
+            f"DELETE FROM {table.name} USING unnest({_arrays(table, keys)}) AS given({columns}) WHERE "
             + " AND ".join(f'{table.name}."{key}" = given."{key}"' for key in keys)
         )
     return Bulk(kind, sql, [table.c[key] for key in keys])

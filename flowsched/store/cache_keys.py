@@ -1,4 +1,4 @@
-"""Reads of the cache of results: who has the same cache key, what a shard's last run was made of, what each look-up found."""
+"""Reads of the cache of results: shards with the same cache key, the parts of a shard's last key, and results of look-ups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Same(NamedTuple):
     shard: int
     source: str  #: the workflow that wrote the outputs; empty = itself
     outputs: tuple[tuple[str, str, int, str | None], ...]  #: (name, uri, bytes, value)
-    images: tuple[tuple[str, str], ...]  #: (name, digest) that it ran in, as far as its executor told
+    images: tuple[tuple[str, str], ...]  #: (name, digest) that it ran in, as far as its executor reported
 
 
 class Before(NamedTuple):

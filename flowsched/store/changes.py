@@ -20,7 +20,7 @@ from flowsched.engine.delta import (
 from flowsched.errors import CancelRequested, FlowschedError, LeadershipLost, StaleWrite
 from flowsched.store import tables
 from flowsched.store.bulk import Bulk, delete, encode, insert, select_among, tidy, update, upsert
-from flowsched.store.requests import take_numbers
+from flowsched.store.requests import allocate_numbers
 from flowsched.store.statements import Statements
 
 #: The lease a leader must hold (see `lease`).
@@ -148,8 +148,8 @@ class Changes:
             workflows,
             after="ORDER BY id DESC",
         )
-        said = {row.workflow_id: str(json.loads(row.body).get("reason") or "") for row in rows}
-        return {workflow: said.get(workflow, "") for workflow in workflows}
+        reasons = {row.workflow_id: str(json.loads(row.body).get("reason") or "") for row in rows}
+        return {workflow: reasons.get(workflow, "") for workflow in workflows}
 
     def write(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Write everything but the events.
@@ -199,7 +199,7 @@ class Changes:
         """Number and write events, last in a transaction since their counter is locked from here on; the rows."""
         if not events:
             return []
-        first = take_numbers(connection, "event", len(events))
+        first = allocate_numbers(connection, "event", len(events))
         rows = [
             (first + place, e.workflow, e.at_ms, e.kind, encode(e.body)) for place, e in enumerate(events)
         ]

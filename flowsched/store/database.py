@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-#: Bytes of what the file says, padded: it is written over, never emptied, so that it needs room only once.
+#: Bytes of the file's text, padded: it is written over, never emptied, so that it needs room only once.
 _WIDTH = 400
 
 
@@ -107,9 +107,9 @@ class FileLock:
     def owner(self) -> str:
         """The holder, in words: process, host and since when (the file's own time, UTC)."""
         try:
-            said = json.loads(self.path.read_bytes())
+            found = json.loads(self.path.read_bytes())
             since = datetime.fromtimestamp(self.path.stat().st_mtime, tz=UTC).isoformat(timespec="seconds")
-            return f"process {said['pid']} on {said['host']} since {since}"
+            return f"process {found['pid']} on {found['host']} since {since}"
         except (OSError, ValueError, KeyError, TypeError):
             return "another process"
 
@@ -209,7 +209,7 @@ def upgrade(connection: Connection, to: str = "head") -> None:
 
 
 def new_schema() -> list[str]:
-    """The statements that make the newest schema in an empty SQLite file: what all migrations together leave behind.
+    """The statements that make the newest schema in an empty SQLite file: the result of all migrations together.
 
     Alembic and its revisions took a quarter of the CPU of the first `flowsched run` on a root.
     """
@@ -306,7 +306,7 @@ _PRAGMAS: Final = (
 )
 #: PostgreSQL: a lock is given up (and the batch tried again) rather than waited for without end. The server ends a session whose
 #: process stops within a transaction: each step of a leader locks the row of its lease, and no standby can take over while it is
-#: locked. An accepted commit is on disk even where the server's default says otherwise.
+#: locked. An accepted commit is on disk even where the server's default is another.
 _SESSION: Final = (
     "SET lock_timeout = '5s'",
     "SET idle_in_transaction_session_timeout = '12s'",
@@ -379,7 +379,7 @@ _CONNECT: Final[Mapping[str, object]] = {
 
 
 def engine_of_a_thread(url: URL) -> Engine:
-    """Connections of one thread, to either database: what `db move` copies by."""
+    """Connections of one thread, to either database, for `db move`."""
     if url.get_backend_name() == "sqlite":
         return sqlite_engine(url)
     engine = create_engine(url, connect_args=dict(_CONNECT))
@@ -456,9 +456,9 @@ class Database:
         self.kind = url.get_backend_name()  #: "sqlite" or "postgresql"
         self.instance = os.urandom(8).hex()  #: this opening of it, unlike any other
         self.outage: Outage | None = None  #: while it does not answer, or cannot be written
-        self.told: Callable[[Outage | None], object] = lambda _: (
+        self.report_outage: Callable[[Outage | None], object] = lambda _: (
             None
-        )  #: of each failure, and with None when it is back
+        )  #: called with each failure, and with None when it is back
         self.upgraded_from: str | None = None  #: the revision that `settle` has brought up; "" = it was empty
         self._lock = lock
         self._log = KeptLog(Path(str(url.database))) if lock is not None else None
@@ -484,7 +484,7 @@ class Database:
             url: A path, `sqlite:///file` or `postgresql://user@host/name`.
             create: Make a SQLite file that is not there yet.
             migrate: Bring an older schema up. Off: an older schema is refused.
-            exclusive: Be the one process that uses this SQLite file. Off is for a look from beside (doctor,
+            exclusive: Be the one process that uses this SQLite file. Off is for reads from beside (doctor,
                 backup): reads only, migrates nothing.
             any_schema: With `migrate` off: take it with whatever schema it has, to say which.
 
@@ -537,7 +537,7 @@ class Database:
         try:
             if self._lock is not None:
                 self._make_private()
-                await self._take_lock(self._lock)
+                await self._acquire_lock(self._lock)
                 self._opened = self._opened or self._file()
             await self._settle(migrate, any_schema, admit)
         except (DBAPIError, StorageCorrupt) as error:
@@ -555,7 +555,7 @@ class Database:
             _SETTLING.reset(settling)
         self._settled = True
 
-    async def _take_lock(self, lock: FileLock) -> None:
+    async def _acquire_lock(self, lock: FileLock) -> None:
         clock = asyncio.get_running_loop().time
         end = clock() + LOCK_WAIT_S
         while True:
@@ -582,7 +582,7 @@ class Database:
         return found.st_dev, found.st_ino
 
     def check_file(self) -> None:
-        """Make sure that the path of a SQLite file leads to the file that is open: what is written elsewhere is lost.
+        """Make sure that the path of a SQLite file leads to the file that is open: rows written to another file are lost.
 
         Raises:
             OSError: The file was moved, removed or replaced.
@@ -622,7 +622,7 @@ class Database:
             connection.exec_driver_sql("COMMIT")
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             connection.exec_driver_sql("DROP TABLE headroom")
-        self._log.hold()
+        self._log.link()
 
     def shares_disk(self, folder: Path) -> bool:
         """Whether a SQLite file lies on the file system of a folder."""
@@ -651,7 +651,7 @@ class Database:
         self.outage = Outage(
             since, f"{self.shown} {verb}: {_first_line(error)}{self._fullness()}{_remedy(error)}"
         )
-        self.told(self.outage)
+        self.report_outage(self.outage)
         return self.outage
 
     def _fullness(self) -> str:
@@ -672,14 +672,14 @@ class Database:
         """Note that it answered."""
         if self.outage is not None:
             self.outage = None
-            self.told(None)
+            self.report_outage(None)
 
     async def close(self) -> None:
         """Give back connections and the file lock."""
-        held = self._log.held() if self._log is not None else []
+        linked = self._log.linked() if self._log is not None else []
         await self._way.close()
         if self._log is not None and self._lock is not None:
-            self._log.bring_back(held)
+            self._log.bring_back(linked)
             self._lock.release()
 
     async def __aenter__(self) -> Self:
@@ -717,15 +717,15 @@ class Database:
         return self.url.set(drivername="postgresql", password=None).render_as_string()
 
     async def read(self, work: Work[T]) -> T:
-        """Do several queries on one consistent look at the database.
+        """Do several queries on one consistent view of the database.
 
         Raises:
             Unavailable: It does not answer.
         """
-        return await self._done(self._way.look(work))
+        return await self._done(self._way.read(work))
 
     async def rows(self, query: Executable, values: Mapping[str, object] | None = None) -> Sequence[Row[Any]]:
-        """All rows of one query: one statement is one look by itself, and needs no transaction around it.
+        """All rows of one query: one statement has a consistent view by itself, and needs no transaction around it.
 
         Raises:
             Unavailable: The database does not answer.
@@ -751,7 +751,7 @@ class Database:
         return done
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Call in a thread what has a connection of its own. Its errors are told as those of `write`."""
+        """Call in a thread what has a connection of its own. Its errors are raised as those of `write`."""
         return await self._done(asyncio.to_thread(work, *arguments))
 
     async def transact(
@@ -784,7 +784,7 @@ class Database:
     async def _translate(self, error: Exception) -> None:
         """Raise a database's error as one of ours: Unavailable where waiting helps. Others are left to the caller.
 
-        Drivers raise errors of their own too: what is sent to a new connection first is not wrapped by SQLAlchemy.
+        Drivers raise errors of their own too: SQLAlchemy does not wrap those of the first statements on a new connection.
         """
         if isinstance(error, FlowschedError):
             return
@@ -797,7 +797,7 @@ class Database:
             raise busy(outage.message) from error
 
     async def read_error(self, error: BaseException) -> OSError | None:
-        """The disk's error behind SQLite's word that its file is damaged: SQLite says so of every read that fails with EIO, too.
+        """The disk's error behind SQLite's report of a damaged file: SQLite reports damage for every read that fails with EIO.
 
         Another process reads it, and a thread waits for that. If this process closed the file, its own locks on it would be gone.
         """
@@ -825,7 +825,7 @@ class Database:
         await self.write(lambda connection: downgrade(connection, to))
 
     async def doctor(self) -> dict[str, Any]:
-        """Facts about the database that tell whether it is well."""
+        """Facts that show whether the database is well."""
         facts: dict[str, Any] = {
             "url": self.shown,
             "database": self.kind,
@@ -855,13 +855,13 @@ class _Threads:
         self._database = database
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
-        self._kept: Connection | None = None
+        self._connection: Connection | None = None
         self._closed = False
 
     async def rows(self, query: Executable, values: Mapping[str, object]) -> Sequence[Row[Any]]:
         return await self._in(self._readers, self._read, lambda each: each.execute(query, values).all(), "")
 
-    async def look(self, work: Work[T]) -> T:
+    async def read(self, work: Work[T]) -> T:
         return await self._in(self._readers, self._read, work, "BEGIN")
 
     async def transact(self, work: Work[T]) -> T:
@@ -894,7 +894,7 @@ class _Threads:
     def _write_group(
         self, work: Callable[[Statements], bool], before_commit: Callable[[], Coroutine[Any, Any, None]]
     ) -> bool:
-        """Without SQLAlchemy, whose part of a statement costs three times what SQLite needs for one row."""
+        """Without SQLAlchemy, whose part of a statement takes three times as long as SQLite's for one row."""
         with self._writing() as connection:
             driver = cast("sqlite3.Connection", connection.connection.driver_connection)
             driver.execute("BEGIN IMMEDIATE")
@@ -909,19 +909,19 @@ class _Threads:
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         self._database.check_file()
-        if self._kept is None:
-            self._kept = self.engine.connect()
+        if self._connection is None:
+            self._connection = self.engine.connect()
         try:
-            yield self._kept
+            yield self._connection
         except BaseException:
             self._give_back()
             raise
         self._database.check_file()
 
     def _give_back(self) -> None:
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.close()  # what was not committed is rolled back
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()  # what was not committed is rolled back
 
     async def close(self) -> None:
         if self._closed:
@@ -939,8 +939,8 @@ class _Loop:
     def __init__(self, database: Database) -> None:
         self._engine = _postgresql_engine(database.url)
         self.engine = self._engine.sync_engine
-        # One look is one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
-        self._looks = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        # Each `read` has one snapshot: SQLite's WAL gives that to any transaction, PostgreSQL on demand.
+        self._snapshots = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._single = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     async def rows(self, query: Executable, values: Mapping[str, object]) -> Sequence[Row[Any]]:
@@ -948,8 +948,8 @@ class _Loop:
             found: Sequence[Row[Any]] = (await connection.execute(query, values)).all()
         return found
 
-    async def look(self, work: Work[T]) -> T:
-        async with self._looks.connect() as connection:
+    async def read(self, work: Work[T]) -> T:
+        async with self._snapshots.connect() as connection:
             return await connection.run_sync(work)
 
     async def transact(self, work: Work[T]) -> T:
@@ -1019,8 +1019,8 @@ _REFUSALS: Final = {
 
 def _remedy(error: BaseException) -> str:
     """The fault to mend where waiting will probably not help; "" = wait."""
-    said = str(getattr(error, "orig", None) or error)
-    found = next((remedy for sign, remedy in _REFUSALS.items() if sign in said), "")
+    message = str(getattr(error, "orig", None) or error)
+    found = next((remedy for sign, remedy in _REFUSALS.items() if sign in message), "")
     return f" ({found})" if found else ""
 
 
@@ -1036,7 +1036,7 @@ def _first_line(error: BaseException) -> str:
 # that starts. Every other error is the statement's own fault, and is raised at once.
 
 
-#: Reads a SQLite file and its log, and says what the system answers if it cannot.
+#: Reads a SQLite file and its log, and prints the system's error if it cannot.
 _READ: Final = """
 import sys
 try:
@@ -1077,14 +1077,14 @@ def _driver_says(error: BaseException | None) -> bool:
     state = getattr(error, "sqlstate", None)
     if isinstance(state, str):
         return state[:2] in _CLASSES or state in _STATES
-    # psycopg tells of a lost connection, or one that was not made in time, by an OperationalError without any state.
+    # psycopg reports a lost connection, or one that was not made in time, by an OperationalError without any state.
     return hasattr(error, "sqlstate") and any(
         each.__name__ == "OperationalError" for each in type(error).__mro__
     )
 
 
 def is_corrupt(error: BaseException) -> bool:
-    """Whether the database says that its own files are damaged: every further write could damage them more."""
+    """Whether the database reports that its own files are damaged: every further write could damage them more."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause, sqlite3.Error):
         return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _SQLITE_CORRUPT

@@ -23,12 +23,12 @@ def insert_into(table: Table, kind: str) -> Any:
     return postgresql_insert(table)
 
 
-def begins(column: ColumnElement[Any], given: ColumnElement[Any]) -> ColumnElement[bool]:
+def begins(column: ColumnElement[Any], prefix: ColumnElement[Any]) -> ColumnElement[bool]:
     """Whether the text of a column begins with a given one. `LIKE` ignores the case of ASCII letters on SQLite alone."""
-    return func.substr(column, 1, func.length(given)) == given
+    return func.substr(column, 1, func.length(prefix)) == prefix
 
 
-def contains(column: ColumnElement[Any], given: ColumnElement[Any], kind: str) -> ColumnElement[bool]:
+def contains(column: ColumnElement[Any], part: ColumnElement[Any], kind: str) -> ColumnElement[bool]:
     """Whether the text of a column contains another one; the case of ASCII letters is ignored, that of others counts.
 
     Args:
@@ -37,8 +37,8 @@ def contains(column: ColumnElement[Any], given: ColumnElement[Any], kind: str) -
         kind: "sqlite" or "postgresql", whose `lower` knows other letters too.
     """
     if kind == "sqlite":
-        return func.instr(func.lower(column), func.lower(given)) > 0
-    return func.strpos(func.lower(collate(column, "C")), func.lower(collate(given, "C"))) > 0
+        return func.instr(func.lower(column), func.lower(part)) > 0
+    return func.strpos(func.lower(collate(column, "C")), func.lower(collate(part, "C"))) > 0
 
 
 def text_in(document: ColumnElement[Any], key: str, kind: str) -> ColumnElement[Any]:

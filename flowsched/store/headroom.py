@@ -36,44 +36,44 @@ class KeptLog:
         path = self._names[0][0]
         return path.stat().st_size if path.exists() else 0
 
-    def hold(self) -> None:
-        """Give the present log files a second name. A file that the system gives no second name is not kept."""
-        for path, kept in self._names:
+    def link(self) -> None:
+        """Give the present log files a second name. A file that the system gives no second name is lost at the end."""
+        for path, second in self._names:
             with contextlib.suppress(OSError):
-                if path.exists() and not (kept.exists() and path.samefile(kept)):
-                    kept.unlink(missing_ok=True)  # a killed process has left it
-                    os.link(path, kept)
+                if path.exists() and not (second.exists() and path.samefile(second)):
+                    second.unlink(missing_ok=True)  # a killed process has left it
+                    os.link(path, second)
 
     def restore(self) -> None:
         """Give removed log files their names back: commits are in them that are not in the database yet."""
-        for path, kept in self._names:
-            if not os.path.exists(path) and os.path.exists(kept):
+        for path, second in self._names:
+            if not os.path.exists(path) and os.path.exists(second):
                 with contextlib.suppress(OSError):
-                    os.link(kept, path)
+                    os.link(second, path)
 
-    def held(self) -> list[tuple[Path, Path]]:
+    def linked(self) -> list[tuple[Path, Path]]:
         """The log files that have a second name, with it. Call it while the database is open."""
         return [
-            (path, kept)
-            for path, kept in self._names
-            if path.exists() and kept.exists() and path.samefile(kept)
+            (path, second)
+            for path, second in self._names
+            if path.exists() and second.exists() and path.samefile(second)
         ]
 
-    def bring_back(self, held: list[tuple[Path, Path]]) -> None:
+    def bring_back(self, linked: list[tuple[Path, Path]]) -> None:
         """Give the files that SQLite removed their names back. SQLite removes a log only once all of it is in the database.
 
         Args:
-            held: The result of `held` from before the last connection closed.
+            linked: The result of `linked` from before the last connection closed.
         """
-        for path, kept in held:
+        for path, second in linked:
             with contextlib.suppress(OSError):
                 if path.exists():  # SQLite did not remove it: another program has the database open
-                    kept.unlink()
+                    second.unlink()
                     continue
                 if path.name.endswith("-wal"):
-                    with kept.open("r+b") as file:
+                    with second.open("r+b") as file:
                         file.write(bytes(_HEADER_BYTES))
                 os.link(
-                    kept, path
+                    second, path
                 )  # fails where another program has just made one: a rename would take its log from it
-                kept.unlink()
+                second.unlink()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from sqlalchemy import Connection, Engine, TextClause, create_engine, text
+from sqlalchemy import Engine, TextClause, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from flowsched.store.changes import LEADER
@@ -38,13 +38,13 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class Lease:
-    """The leader's lease, seen from one process. Times in ms; the module says by which clock."""
+    """The leader's lease, seen from one process. Times in ms; the module's docstring names the clock."""
 
     def __init__(self, database: Database, name: str = LEADER) -> None:
         self._database = database
         self._name = name
         now = ":now" if database.kind == "sqlite" else _SERVER_TIME
-        self._take = text(
+        self._acquire = text(
             "INSERT INTO lease (name, epoch, holder, renewed_ms, expires_ms) "
             f"VALUES (:name, 1, :holder, {now}, {now} + :ttl) ON CONFLICT (name) DO UPDATE SET "
             "epoch = lease.epoch + 1, holder = excluded.holder, renewed_ms = excluded.renewed_ms, "
@@ -52,7 +52,7 @@ class Lease:
             f"WHERE lease.expires_ms <= {now} OR lease.holder IN (excluded.holder, :instead_of) RETURNING epoch"
         )
         self._renew = _renewing(now)
-        self._look = text(
+        self._select = text(
             "SELECT epoch, holder, renewed_ms, expires_ms, "
             f"{'expires_ms > 0' if database.kind == 'sqlite' else f'expires_ms > {now}'} AS live "
             "FROM lease WHERE name = :name"
@@ -66,7 +66,7 @@ class Lease:
         """
         values = {"name": self._name, "holder": holder, "ttl": ttl_ms, "instead_of": instead_of}
         row = await self._database.write(
-            lambda connection: connection.execute(self._take, self._with_time(values, now_ms)).first()
+            lambda connection: connection.execute(self._acquire, self._with_time(values, now_ms)).first()
         )
         return None if row is None else int(row.epoch)
 
@@ -82,9 +82,9 @@ class Lease:
         values = {"name": self._name, "epoch": epoch}
         await self._database.write(lambda connection: connection.execute(_RELEASE, values))
 
-    async def look(self) -> Holding:
+    async def read(self) -> Holding:
         """The present leader, for people and standbys."""
-        found = await self._database.rows(self._look, {"name": self._name})
+        found = await self._database.rows(self._select, {"name": self._name})
         if not found:
             return Holding(0, "", 0, 0)
         row = found[0]
@@ -185,7 +185,9 @@ class Renewal:
         asked = self._monotonic()
         try:
             with engine.begin() as connection:
-                self.lost = not self._is_held(connection)
+                for setting in _IMPATIENT:
+                    connection.exec_driver_sql(setting)
+                self.lost = connection.execute(_renewing(_SERVER_TIME), self._values).rowcount != 1
         except (SQLAlchemyError, OSError) as error:
             self.trouble = (str(error).strip().splitlines() or [type(error).__name__])[0]
             return False
@@ -193,8 +195,3 @@ class Renewal:
         if not self.lost:
             self.renewed = asked
         return True
-
-    def _is_held(self, connection: Connection) -> bool:
-        for setting in _IMPATIENT:
-            connection.exec_driver_sql(setting)
-        return connection.execute(_renewing(_SERVER_TIME), self._values).rowcount == 1

@@ -27,7 +27,7 @@ async def not_led(database: Database) -> None:
     Raises:
         InUse: One does.
     """
-    leader = await Lease(database).look()
+    leader = await Lease(database).read()
     if leader.live:
         raise InUse(
             f"{leader.holder} leads on {database.place}: stop the service first (after a kill its lease lasts 15 s more)"
@@ -35,7 +35,7 @@ async def not_led(database: Database) -> None:
 
 
 async def move(source: Database, target: Database) -> int:
-    """Move all rows. The source keeps its own, and says from then on where they are; no service starts with it.
+    """Move all rows. The source keeps its own, and from then on refers to the new database; no service starts with it.
 
     Args:
         source: Both are open, with the newest schema.

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, and_, delete, insert, or_, select
 from flowsched.errors import InvalidRequest, NotFound
 from flowsched.store import tables
 from flowsched.store.database import Database
-from flowsched.store.requests import take_numbers
+from flowsched.store.requests import allocate_numbers
 from flowsched.store.rows import Page
 
 #: The newest plans are kept; a service lives for years, and a plan is of use while its run lives.
-KEPT: Final = 5_000
+MOST_PLANS: Final = 5_000
 
 _p = tables.plans.c
 
@@ -41,12 +41,12 @@ class Plans:
         self._database = database
 
     async def put(self, ident: str, name: str, run: str, nodes: int, body: bytes, now_ms: int) -> PlanRow:
-        """Keep a plan, in place of an earlier one of the same run; the oldest of more than `KEPT` go."""
+        """Keep a plan, in place of an earlier one of the same run; the oldest of more than `MOST_PLANS` go."""
 
         def work(connection: Connection) -> PlanRow:
-            seq = take_numbers(connection, "plans", 1)
+            seq = allocate_numbers(connection, "plans", 1)
             replaced = [_p.run == run] if run else []
-            connection.execute(delete(tables.plans).where(or_(_p.seq <= seq - KEPT, *replaced)))
+            connection.execute(delete(tables.plans).where(or_(_p.seq <= seq - MOST_PLANS, *replaced)))
             row = PlanRow(ident, seq, now_ms, name, run, nodes)
             connection.execute(insert(tables.plans).values(**row._asdict(), body=zlib.compress(body)))
             return row

@@ -182,7 +182,7 @@ async def remove_finished(
         if not names:
             connection.execute(delete(tables.marks).where(tables.marks.c.at_ms.between(1, before_ms - 1)))
             forget_sums(connection, before_ms)
-            late = tables.expired.c.at_ms < before_ms - EXPIRED_KEPT_MS
+            late = tables.expired.c.at_ms < before_ms - EXPIRED_RETENTION_MS
             connection.execute(delete(tables.expired).where(late, ~_TAKEN))
             return Removed(0, 0)
         removed, more = 0, False
@@ -235,7 +235,7 @@ _TAKEN: Final = (
     exists().where(tables.cache_keys.c.source == tables.expired.c.workflow_id).correlate(tables.expired)
 )
 #: For so long a node that is away may come back with files of an expired workflow.
-EXPIRED_KEPT_MS: Final = 90 * 86_400_000
+EXPIRED_RETENTION_MS: Final = 90 * 86_400_000
 
 
 async def expired(database: Database, workflows: Collection[str]) -> set[str]:
@@ -245,14 +245,14 @@ async def expired(database: Database, workflows: Collection[str]) -> set[str]:
     return {row.workflow_id for row in await database.rows_of(query, sorted(workflows))}
 
 
-# ---- samples: what finished tasks took, so that a new leader learns what the last one knew ----
+# ---- samples of finished tasks: from them a new leader learns the estimates of the last one ----
 #
-# The newest workflows are asked, and of each stage its first tasks: what a kind of task takes does not need all of them, and a
+# The newest workflows are read, and of each stage its first tasks: an estimate does not need all of them, and a
 # restart shall not read a million rows for it.
 
 
 _o = tables.outputs.c
-#: So many workflows that have ended are asked, and as many that live; the newest of both.
+#: So many ended workflows are read, and as many that live; the newest of both.
 WORKFLOWS: Final = 2_000
 #: So many tasks of one stage.
 TASKS: Final = 64

@@ -90,15 +90,15 @@ def compress(spec: bytes) -> bytes:
     return zlib.compress(spec, _COMPRESSION)
 
 
-def take_numbers(connection: Statements, name: str, count: int) -> int:
+def allocate_numbers(connection: Statements, name: str, count: int) -> int:
     """The first of `count` new numbers. Until the commit no other transaction can take any, so they follow
     the order of commits.
     """
-    result = connection.execute(_TAKE, {"name": name, "count": count})
+    result = connection.execute(_ALLOCATE, {"name": name, "count": count})
     return int(result.scalar_one()) - count + 1
 
 
-_TAKE: Final = text(
+_ALLOCATE: Final = text(
     "INSERT INTO counters (name, value) VALUES (:name, :count) "
     "ON CONFLICT (name) DO UPDATE SET value = counters.value + excluded.value RETURNING value"
 )
@@ -166,7 +166,7 @@ class Requests:
     def submit(
         self, connection: Statements, submissions: Sequence[Submitting]
     ) -> tuple[list[Submitted | Conflict], list[EventRow]]:
-        """Write submissions (each with its compressed document) and say what became of each.
+        """Write submissions (each with its compressed document) and return the outcome of each.
 
         Raises:
             Conflict: An id is taken: the whole transaction must be rolled back.
@@ -253,7 +253,7 @@ class Requests:
         """
         if not new:
             return {}
-        first = take_numbers(connection, "workflow", len(new))
+        first = allocate_numbers(connection, "workflow", len(new))
         numbers = {submission.id: first + place for place, (submission, _) in enumerate(new)}
         rows = [_workflow_row(submission, spec, first + n) for n, (submission, spec) in enumerate(new)]
         inserted = {row.id for row in self._workflows.fetch(connection, tidy(rows, 2, 3))}
@@ -288,7 +288,7 @@ class Requests:
         self._flag(connection, good)
         numbers = iter(range(0))
         if good:
-            first = take_numbers(connection, "command", len(good))
+            first = allocate_numbers(connection, "command", len(good))
             numbers = iter(range(first, first + len(good)))
         outcomes: list[int | NotFound] = [
             next(numbers)
@@ -305,7 +305,7 @@ class Requests:
         return outcomes
 
     def _flag(self, connection: Statements, commands: Sequence[Command]) -> None:
-        """Set `cancel_requested` (for ever) and `paused` (as last said), workflows in order of their ids."""
+        """Set `cancel_requested` (for ever) and `paused` (as last ordered), workflows in order of their ids."""
         cancelled = {command.workflow_id for command in commands if command.kind == "cancel"}
         self._cancel.run(connection, [(True, name) for name in sorted(cancelled)])
         paused = {c.workflow_id: c.kind == "pause" for c in commands if c.kind in ("pause", "resume")}

@@ -151,7 +151,7 @@ class Recovered(msgspec.Struct):
 
 
 class Living(NamedTuple):
-    """A workflow that lives, as far as it says what reading it back costs."""
+    """A workflow that lives, with the sizes that show what reading it back costs."""
 
     id: str
     seq: int

@@ -40,7 +40,7 @@ _TURN: Final = func.row_number().over(
     partition_by=(_w.run, _w.node, _w.task),
     order_by=(_w.call_attempt.desc(), _w.seq.desc()),
 )
-#: A run whose engine has not said how it ended; a call that lives; a run that has one.
+#: A run whose engine has not reported its end; a call that lives; a run that has one.
 _OPEN: Final = text(f"runs.{tables.OPEN}")
 _LIVES: Final = text(f"workflows.{tables.CALLS} AND workflows.{tables.LIVE}")
 _HAS_LIVE: Final = exists().where(_w.run == _r.id, _LIVES)
@@ -52,7 +52,7 @@ _STIRS: Final = exists().where(
 )
 
 
-def _given_up() -> ColumnElement[bool]:
+def _last_failed() -> ColumnElement[bool]:
     """Whether the last try of a task of a run failed or was cancelled: a run without live calls has then ended."""
     its = _w.run == _r.id, text(f"workflows.{tables.CALLS}")
     last = select(_w.state, _TURN.label("turn")).where(*its).correlate(tables.runs).subquery()
@@ -61,7 +61,7 @@ def _given_up() -> ColumnElement[bool]:
 
 
 class RunRow(NamedTuple):
-    """A run. `seq` is that of its first call. `state` and `reason` are what its engine has said of its end; "" = nothing."""
+    """A run. `seq` is that of its first call. `state` and `reason` are its engine's report of its end; "" = none."""
 
     id: str
     seq: int
@@ -151,13 +151,13 @@ class Runs:
     async def page(self, which: Which, limit: int, stirs_ms: int) -> Sequence[WorkflowRow | RunRow]:
         """Workflows that are no call of a run, and runs, together, newest first, by one query.
 
-        Of runs the labels are not looked at; of their states, whether they live and the end that their engine has said.
+        Labels do not filter runs; states do, by whether a run lives and by the end that its engine has reported.
         A call of a run is there only where `ref` or `search` begins its id.
 
         Args:
             which: Of its fields `run` is "" and `live` is True or False.
             limit: At most so many.
-            stirs_ms: A run without a call that lives or has ended since then counts as ended, though its engine has not said so.
+            stirs_ms: A run without a call that lives or has ended since then counts as ended, even if its engine reported no end.
         """
         statement = _both(self._database.kind, which.shape)
         rows = await self._database.rows(statement, {**which.values(limit), "stirs_ms": stirs_ms})
@@ -169,12 +169,12 @@ class Runs:
         return _run_row(rows[0]) if rows else None
 
     async def open(self, source: str, limit: int) -> Sequence[str]:
-        """Runs of an engine that has not said how they ended, the newest first."""
+        """Runs of an engine that has not reported their end, the newest first."""
         query = select(_r.id).where(_r.source == source, _OPEN).order_by(_r.seq.desc()).limit(limit)
         return [row.id for row in await self._database.rows(query)]
 
     async def end(self, run: str, state: str, reason: str) -> None:
-        """Keep how a run ended, as its engine said."""
+        """Store the end of a run that its engine has reported."""
         query = update(tables.runs).where(_r.id == run).values(state=state, reason=tidy_text(reason))
         await self._database.write(lambda connection: connection.execute(query))
 
@@ -261,10 +261,10 @@ _RUN_COLUMNS: Final = ("id", "seq", "name", "queue", "labels", "created_ms", "st
 def _both(kind: str, shape: Shape) -> Select[Any]:
     """The statement of `Runs.page`: columns of `listing` and the source of a run, which is NULL in a workflow."""
     workflows = listing(kind, shape)
-    sought = next((name for name in ("ref", "search") if name in shape.given), None)
+    sought = next((name for name in ("ref", "search") if name in shape.filters), None)
     if sought:  # a name means no call of a run; the beginning of an id may be that of a call
         is_call = begins(_w.id, bindparam(sought))
-        without = Shape(shape.given - {"run"}, shape.labels)
+        without = Shape(shape.filters - {"run"}, shape.labels)
         workflows = listing(kind, without).where(or_(_w.run == bindparam("run"), is_call))
     alone = workflows.add_columns(cast(null(), Text).label("source")).subquery()
     of_runs = {
@@ -285,15 +285,15 @@ def _both(kind: str, shape: Shape) -> Select[Any]:
         ),
         _r.source,
     ]
-    conditions = [condition for name, condition in of_runs.items() if name in shape.given]
+    conditions = [condition for name, condition in of_runs.items() if name in shape.filters]
     runs = select(*columns).where(and_(True, *conditions)).order_by(_r.seq.desc()).limit(PAGE)
-    if "live" in shape.given:  # one select for each index
+    if "live" in shape.filters:  # one select for each index
         with_live = runs.where(_r.id.in_(select(_w.run).where(_LIVES)))
-        parts = [with_live, runs.where(_OPEN, _STIRS, ~_given_up(), ~_HAS_LIVE)]
+        parts = [with_live, runs.where(_OPEN, _STIRS, ~_last_failed(), ~_HAS_LIVE)]
     else:
-        ended = runs.where(~_HAS_LIVE, or_(text(f"NOT runs.{tables.OPEN}"), ~_STIRS, _given_up()))
-        said = or_(_OPEN, _r.state.in_(bindparam("states", expanding=True)))
-        parts = [ended.where(said) if "states" in shape.given else ended]
+        ended = runs.where(~_HAS_LIVE, or_(text(f"NOT runs.{tables.OPEN}"), ~_STIRS, _last_failed()))
+        in_states = or_(_OPEN, _r.state.in_(bindparam("states", expanding=True)))
+        parts = [ended.where(in_states) if "states" in shape.filters else ended]
     both = union_all(select(alone), *(select(part.subquery()) for part in parts)).subquery()
     return select(*both.c).order_by(both.c.seq.desc()).limit(PAGE)
 

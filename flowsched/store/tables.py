@@ -46,12 +46,12 @@ LIVE: Final = "state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED')"
 #: Which workflows are a call of a run.
 CALLS: Final = "run <> ''"
 
-#: Which runs have an engine that has not said how they ended.
+#: Runs whose engine has not reported their end.
 OPEN: Final = "state = ''"
 
 
 def _text(name: str) -> Column[str]:
-    """A text that is never null and empty unless said otherwise."""
+    """A text that is never null, and empty by default."""
     return Column(name, Text, nullable=False, server_default="")
 
 
@@ -66,7 +66,7 @@ def _moment(name: str) -> Column[Any]:
 
 
 def _flag(name: str) -> Column[bool]:
-    """A flag, off unless said otherwise."""
+    """A flag, off by default."""
     return Column(name, Boolean, nullable=False, server_default=false())
 
 
@@ -104,7 +104,7 @@ counters: Final = Table(
     _number("value"),
 )
 
-#: The last transaction of each writer: tells after a lost answer whether COMMIT took place.
+#: The last transaction of each writer: it shows after a lost answer whether COMMIT took place.
 marks: Final = Table(
     "marks",
     metadata,
@@ -256,7 +256,7 @@ Index("ix_cache_keys_place", cache_keys.c.place, cache_keys.c.at_ms)
 Index("ix_cache_keys_source", cache_keys.c.source)
 
 #: Workflows that expiry has removed, and by which time they had ended. Their files may go, those of no others: that a workflow has
-#: no row does not say that it was ever here (the root of another database, a backup that is older than the root).
+#: no row does not prove that it was ever here (the root of another database, a backup that is older than the root).
 expired: Final = Table(
     "expired",
     metadata,

@@ -20,13 +20,13 @@ _x, _w, _t, _a = tables.tes_tasks.c, tables.workflows.c, tables.tasks.c, tables.
 
 
 class TesRow(NamedTuple):
-    """A TES task: what was sent, and its workflow and only task as they are now."""
+    """A TES task: its document, and its workflow and only task as they are now."""
 
     id: str
     seq: int
     created_ms: int
-    kept_state: str  #: the task's final state once its workflow has expired, else ""
-    kept_logs: str  #: JSON
+    final_state: str  #: the task's final state once its workflow has expired, else ""
+    final_logs: str  #: JSON
     body: bytes  #: JSON, compressed; or nothing where it was not asked for
     run_state: str | None  #: RunState; None if the workflow has expired
     run_reason: str | None
@@ -44,7 +44,7 @@ class TesFilter(msgspec.Struct, frozen=True):
     name_prefix: str = ""
     tags: tuple[tuple[str, str], ...] = ()
     run_states: tuple[str, ...] | None = None  #: of workflows that have not expired; None = any
-    kept_states: tuple[str, ...] | None = None  #: of those that have
+    final_states: tuple[str, ...] | None = None  #: of those that have
 
 
 _ENDED: Final = tuple(state.value for state in RunState if state.terminal)
@@ -52,8 +52,8 @@ _PLAIN: Final = (
     _x.id,
     _x.seq,
     _x.created_ms,
-    _x.state.label("kept_state"),
-    _x.logs.label("kept_logs"),
+    _x.state.label("final_state"),
+    _x.logs.label("final_logs"),
 )
 _NOW: Final = (
     _w.state.label("run_state"),
@@ -89,7 +89,7 @@ class TesTasks:
             conditions.append(_x.seq < before)
         if which.run_states is not None:
             living = _w.state.in_(which.run_states)
-            conditions.append(living | (_w.state.is_(None) & _x.state.in_(which.kept_states or ())))
+            conditions.append(living | (_w.state.is_(None) & _x.state.in_(which.final_states or ())))
         conditions += [self._tagged(number, *tag) for number, tag in enumerate(which.tags)]
         query = _query(body=body).where(and_(True, *conditions)).order_by(_x.seq.desc()).limit(limit)
         return [_row(row, body=body) for row in await self._database.rows(query)]
@@ -104,7 +104,7 @@ class TesTasks:
         names = {f"key_{number}": key} | ({f"value_{number}": value} if value else {})
         same = f" AND tag.value = :value_{number}" if value else ""
         found = text(f"EXISTS (SELECT 1 FROM {each} AS tag WHERE tag.key = :key_{number}{same})")
-        return found.bindparams(*(bindparam(name, given) for name, given in names.items()))  # type: ignore[return-value]
+        return found.bindparams(*(bindparam(name, bound) for name, bound in names.items()))  # type: ignore[return-value]
 
     async def attempts(self, idents: Sequence[str]) -> Mapping[str, Sequence[Try]]:
         """All tries of tasks, first to last, by task."""
@@ -114,7 +114,7 @@ class TesTasks:
         return found
 
     async def siblings(self, run: str, after: int, limit: int) -> Sequence[tuple[int, str, bytes]]:
-        """(number, node, what was sent, compressed) of the tasks of a run with numbers above `after`, oldest first."""
+        """(number, node, compressed document) of the tasks of a run with numbers above `after`, oldest first."""
         query = (
             select(_w.seq, _w.node, _x.body)
             .join_from(tables.tes_tasks, tables.workflows, _x.id == _w.id)
@@ -190,6 +190,6 @@ def read_token(token: str) -> int:
     return int(token)
 
 
-def kept(logs: str) -> Any:
-    """The logs that were kept."""
+def read_logs(logs: str) -> Any:
+    """The logs in a row."""
     return decode(logs)

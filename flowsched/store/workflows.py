@@ -107,7 +107,7 @@ class Workflows:
         """One workflow.
 
         Raises:
-            NotFound: There is none, or it is another tenant's (the error does not say which).
+            NotFound: There is none, or it is another tenant's (the error does not reveal which).
         """
         rows = await self._database.rows(_one(self._database.kind), {"id": workflow_id})
         if not rows or tenant not in (None, (row := workflow_row(rows[0])).tenant):
@@ -169,7 +169,7 @@ class Workflows:
     async def counts(self, workflows: Sequence[WorkflowRow]) -> dict[str, dict[str, int]]:
         """How many tasks of each workflow are in which state, by id: one query for every 5,000 stages.
 
-        Of ten thousand stages nearly all read the same: the database says how many.
+        Of ten thousand stages nearly all read the same: the database counts them.
         """
         found: dict[str, dict[str, int]] = {each.id: {} for each in workflows}
         for ids in _batches(workflows):
@@ -377,7 +377,7 @@ _BEGINNINGS: Final = ("ref", "search")
 class Shape(NamedTuple):
     """The filters of a list, without the values: lists of one shape have one statement."""
 
-    given: frozenset[str]  #: fields of `Which`
+    filters: frozenset[str]  #: fields of `Which`
     labels: tuple[tuple[str, str], ...]
 
 
@@ -400,14 +400,14 @@ class Which(NamedTuple):
     @property
     def shape(self) -> Shape:
         """Its shape."""
-        given = {name for name in self._fields if getattr(self, name) not in (None, ()) and name != "labels"}
-        given -= {name for name in _BEGINNINGS if not getattr(self, name)}
-        return Shape(frozenset(given - {"live"} | {"ended"} if self.live is False else given), self.labels)
+        names = {name for name in self._fields if getattr(self, name) not in (None, ()) and name != "labels"}
+        names -= {name for name in _BEGINNINGS if not getattr(self, name)}
+        return Shape(frozenset(names - {"live"} | {"ended"} if self.live is False else names), self.labels)
 
     def values(self, limit: int) -> dict[str, object]:
         """The values of its statement's parameters."""
-        given = self.shape.given - {"live", "ended"}
-        return {name: getattr(self, name) for name in given} | {"limit": limit}
+        names = self.shape.filters - {"live", "ended"}
+        return {name: getattr(self, name) for name in names} | {"limit": limit}
 
 
 def _holds(states: Sequence[RunState], task: TaskState) -> tuple[ColumnElement[bool], ...]:
@@ -423,7 +423,7 @@ def search_of(table: Any, kind: str) -> ColumnElement[bool]:
 @lru_cache(maxsize=256)  # made once: making a statement costs more than running it
 def listing(kind: str, shape: Shape) -> Select[Any]:
     """The statement of lists of one shape, of `WORKFLOW_COLUMNS` and the sums."""
-    given = {
+    filters = {
         "states": _w.state.in_(bindparam("states", expanding=True)),
         "name": _w.name == bindparam("name"),
         "queue": _w.queue == bindparam("queue"),
@@ -437,19 +437,19 @@ def listing(kind: str, shape: Shape) -> Select[Any]:
         "live": text(f"workflows.{tables.LIVE}"),
         "ended": text(f"NOT workflows.{tables.LIVE}"),
     }
-    conditions: list[Any] = [given[name] for name in sorted(shape.given)]
+    conditions: list[Any] = [filters[name] for name in sorted(shape.filters)]
     conditions += [_has_label(kind, key, value) for key, value in shape.labels]
     query = select(*WORKFLOW_COLUMNS, *_sums(kind)).where(and_(True, *conditions))
     return query.order_by(_w.seq.desc()).limit(PAGE)
 
 
 @lru_cache
-def _events(given: frozenset[str]) -> Select[Any]:
-    """The statement of `Workflows.events`: "workflow" and "run" say whose events."""
+def _events(filters: frozenset[str]) -> Select[Any]:
+    """The statement of `Workflows.events`: "workflow" and "run" limit it to their events."""
     query = select(_e.id, _e.workflow_id, _e.at_ms, _e.kind, _e.body).where(_e.id > bindparam("after"))
-    if "workflow" in given:
+    if "workflow" in filters:
         query = query.where(_e.workflow_id == bindparam("workflow"))
-    if "run" in given:
+    if "run" in filters:
         query = query.where(_e.workflow_id.in_(select(_w.id).where(_w.run == bindparam("run"), _w.run != "")))
     return query.order_by(_e.id).limit(PAGE)
 
@@ -460,7 +460,7 @@ def _one(kind: str) -> Select[Any]:
 
 
 def _sums(kind: str) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
-    """The counts of a workflow's stages, and those totals that tell of exit codes, as lines; NULL where they are left out."""
+    """The counts of a workflow's stages, and their totals of exit codes, as lines; NULL where they are left out."""
     lines = func.group_concat if kind == "sqlite" else func.string_agg
     its = _w.id == _s.workflow_id, _w.stages <= SUMMED_STAGES, text(f"NOT workflows.{tables.LIVE}")
     counts = select(lines(_s.counts, "\n", type_=Text)).where(*its).correlate(tables.workflows)
@@ -530,7 +530,7 @@ def _bounded(limit: int) -> int:
 
 
 def _page(rows: list[Any], limit: int, key: Any) -> Page[Any]:
-    """Cut the one row too many, which only told that there is more."""
+    """Cut the one row too many, which only shows that there is more."""
     if len(rows) <= limit:
         return Page(rows)
     return Page(rows[:limit], token_of(key(rows[limit - 1])))

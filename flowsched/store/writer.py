@@ -123,9 +123,9 @@ class GroupWriter:
         self._marked = False  #: whether it may have left a mark in the database
         self._crowded = False  #: whether the last group held several submissions
         self._task: asyncio.Task[None] | None = None
-        #: Why no new work may be accepted, "" = it may: what is left of a full disk is for cancels and for ends of tasks.
+        #: Why no new work may be accepted, "" = it may: the rest of a full disk is for cancels and for ends of tasks.
         self.refusal: Callable[[], str] = str
-        #: Told of each commit: its events, and the numbers of commands that it carried out.
+        #: Called after each commit with its events, and the numbers of commands that it carried out.
         self.committed: Callable[[Sequence[StoredEvent], Collection[int]], None] = lambda _events, _done: None
         self.commits = 0  #: transactions committed
         self.retries = 0  #: tries that had to be repeated
@@ -259,7 +259,7 @@ class GroupWriter:
         """Write a group; if an item spoils it, write its halves."""
         try:
             attempt = await self._insist(group)
-        except Exception as error:  # noqa: BLE001 - the top of this loop: the callers are told, and it goes on
+        except Exception as error:  # noqa: BLE001 - the top of this loop: the callers get the error, and it goes on
             if len(group) == 1 or isinstance(error, StorageBusy):
                 self._fail(group, error)
                 return
@@ -279,7 +279,7 @@ class GroupWriter:
         )  # after the callers: memory is as the database before readers look at it
 
     def _fail(self, group: Sequence[_Item], error: Exception) -> None:
-        """Tell the callers. If the database was busy, those with time left wait on."""
+        """Give the callers the error. If the database was busy, those with time left wait on."""
         patient: list[_Item] = []
         if isinstance(error, StorageBusy) and not isinstance(error, OutcomeUnknown):
             patient = [item for item in group if item.since + self._retry_s > self._monotonic()]

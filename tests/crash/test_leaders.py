@@ -35,7 +35,7 @@ async def test_a_process_whose_cluster_refuses_it_deposes_nobody(url: str, tmp_p
         before = await Lease(second.database).acquire("same", 60_000, app.now_ms())
         with pytest.raises(ConfigurationError, match="process 1 runs"):
             await second.leader.run()
-        assert (await Lease(second.database).look()).epoch == before
+        assert (await Lease(second.database).read()).epoch == before
 
 
 async def test_a_leader_that_ends_lets_another_begin_at_once(url: str, tmp_path: Path) -> None:

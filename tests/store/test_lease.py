@@ -27,7 +27,7 @@ async def expire(database: Database) -> None:
 async def test_one_leads_until_its_lease_is_over(database: Database) -> None:
     """Another gets nothing while it runs, and the next epoch afterwards; the old one cannot renew."""
     lease = Lease(database)
-    assert (await lease.look()).epoch == 0
+    assert (await lease.read()).epoch == 0
     assert await lease.acquire("a", 10_000, 1_000) == 1
     assert await lease.acquire("b", 10_000, 5_000) is None
     assert await lease.renew(1, 10_000, 9_000)
@@ -35,7 +35,7 @@ async def test_one_leads_until_its_lease_is_over(database: Database) -> None:
     await expire(database)
     assert await lease.acquire("b", 10_000, 20_000) == 2
     assert not await lease.renew(1, 10_000, 20_001)
-    assert (await lease.look()).holder == "b"
+    assert (await lease.read()).holder == "b"
 
 
 async def test_a_released_lease_is_free_at_once(database: Database) -> None:
@@ -148,4 +148,4 @@ async def test_a_leader_that_stops_within_a_step_keeps_no_lock(fresh_postgres: C
         assert await Lease(leader).acquire("leader", 500, 0) == 1
         with pytest.raises(Unavailable):
             await stopped(leader, standby)
-        assert (await Lease(leader).look()).holder == "standby"
+        assert (await Lease(leader).read()).holder == "standby"

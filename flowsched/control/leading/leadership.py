@@ -109,7 +109,7 @@ class Leadership:
     ) -> None:
         self._database = database
         self._set_clock = set_clock
-        database.told = OutageLog(monotonic)
+        database.report_outage = OutageLog(monotonic)
         self._executor = executor
         self._holder = holder
         self._take_over = take_over
@@ -155,7 +155,7 @@ class Leadership:
         Raises:
             ConfigurationError: It belongs to another cluster.
         """
-        owner = (await Lease(self._database, CLUSTER).look()).holder
+        owner = (await Lease(self._database, CLUSTER).read()).holder
         if owner not in ("", self._executor.identity) and not self._take_over:
             raise _of_another_cluster(owner, self._executor.identity)
 
@@ -171,7 +171,7 @@ class Leadership:
 
     async def wait_for_database(self) -> None:
         """Wait until the database answers."""
-        await self.insist("the database does not answer", self._lease.look)
+        await self.insist("the database does not answer", self._lease.read)
 
     def holds(self) -> bool:
         """Whether this process leads, by its own monotonic clock: asked before anything is started in the cluster, since a
@@ -203,8 +203,8 @@ class Leadership:
                 "times here are the database's: its clock and this machine's differ", by_s=jump_ms / 1000
             )
         asked = self._monotonic()
-        owner = (await Lease(self._database, CLUSTER).look()).holder
-        holding = await self._lease.look()
+        owner = (await Lease(self._database, CLUSTER).read()).holder
+        holding = await self._lease.read()
         if owner not in ("", self._executor.identity) and not self._take_over:
             if not holding.live and not self.standing_by:
                 raise _of_another_cluster(owner, self._executor.identity)
@@ -304,7 +304,7 @@ class Leadership:
             ConfigurationError: It was used with another cluster, and `--take-over` does not say that that one is gone.
         """
         claim = Lease(self._database, CLUSTER)
-        known, ours = (await claim.look()).holder, self._executor.identity
+        known, ours = (await claim.read()).holder, self._executor.identity
         if known not in ("", ours) and not self._take_over:
             raise _of_another_cluster(known, ours)
         pairing = Pairing(
@@ -318,7 +318,7 @@ class Leadership:
             log.warning(changed)
         if known != ours:
             if known:
-                await claim.release((await claim.look()).epoch)
+                await claim.release((await claim.read()).epoch)
             await claim.acquire(ours, FOR_EVER_MS, self._clock())
 
     async def renew(self, busy_s: Callable[[], float]) -> None:

@@ -192,7 +192,7 @@ def reserve_room(recorder: Recorder, candidate: Candidate, task: int, node: int,
 
 
 def admit_ahead(recorder: Recorder, orders: Sequence[TransferOrder]) -> list[TransferOrder]:
-    """Of copies that were admitted, those that find room: what moves ahead of time drives out only what is worth much less."""
+    """The admitted copies that find room: a copy ahead of time evicts only copies that are worth much less."""
     state, caches, evictable = recorder.state, recorder.state.cluster.catalogue.caches, recorder.evictable
     if caches is None or evictable is None:
         return list(orders)

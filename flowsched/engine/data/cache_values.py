@@ -1,4 +1,4 @@
-"""Cache values: the tasks that will still read a dataset, what a copy is worth, and which copies a full cache may drop.
+"""Cache values: the tasks that will still read a dataset, the value of a copy, and the copies that a full cache may drop.
 
 Copies that are pinned for a task stay. So does a copy that is being read by a transfer, a result, and the last copy of what a
 task still reads. There is one exception, when nothing else goes on (`desperate`): the last copy is dropped and its producer
@@ -144,7 +144,7 @@ class Readers:
         return Use(use.readers + left, use.weight + weight, False, homes)
 
     def _front(self, run: WorkflowRun) -> int:
-        """The upward rank of what a workflow does now: how far a later stage is from it says when that begins."""
+        """The upward rank of what a workflow does now: the distance of a later stage from it gives when that stage begins."""
         if run.id not in self._furthest:
             ranks = [
                 int(run.ranks[s.number])
@@ -213,7 +213,7 @@ def _reused(state: EngineState, run: WorkflowRun) -> Iterator[tuple[int, int, in
 
 
 def note_anew(state: EngineState, run: WorkflowRun) -> None:
-    """A run has taken results of others: what it reads is to be written down again."""
+    """A run has reused results of others: the datasets that it reads are to be noted again."""
     for dataset in state.caches.noted.pop(run.id, ()):
         readers = state.caches.outside[dataset]
         readers.pop(run.id, None)
@@ -222,7 +222,7 @@ def note_anew(state: EngineState, run: WorkflowRun) -> None:
 
 
 def forget_readers(state: EngineState, run: WorkflowRun) -> None:
-    """A workflow has ended: what its tasks wrote for each other is needed no more, what none of them reads is its result."""
+    """A workflow has ended: outputs that only its tasks read are needed no more; outputs that none reads are its result."""
     note_anew(state, run)
     note_ended(state, run.id, run.spec)
 
@@ -358,7 +358,7 @@ class Evictable:
 
 
 def written_by(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int]) -> int:
-    """Bytes one shard is expected to write: what was learned, else what its document says."""
+    """Bytes one shard is expected to write: the learned ones, else the declared ones."""
     if not stage.spec.outputs:
         return 0
     size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)

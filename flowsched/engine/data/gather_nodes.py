@@ -43,7 +43,7 @@ _UNDER_WAY: Final = np.isin(np.arange(max(TaskState) + 1), _THERE[:-1])
 
 
 class _Gathering(msgspec.Struct):
-    """Stages that gather the same: the first of them, how many of their shards read it, what those take (milli-core ms), and how
+    """Stages that gather the same: the first of them, how many of their shards read it, the work of those (milli-core ms), and how
     many bytes each of them gathers.
     """
 
@@ -216,7 +216,7 @@ def _count(parent: StageRun, consumer: StageRun, spec: InputSpec) -> int:
 
 
 def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
-    """Bytes one shard of a stage writes: what its finished shards wrote on average, else what its document says."""
+    """Bytes one shard of a stage writes: the average of its finished shards, else the declared bytes."""
     written = [
         o.size_bytes
         for out in stage.spec.outputs

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a shard: what a document says becomes names of datasets and catalogue numbers here."""
+"""Inputs and outputs of a shard: this module turns a document's inputs into names of datasets and catalogue numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowsched.workflow.spec import InputSpec, Match, OutputSpec, filled
 
 
 class MissingInput(Exception):
-    """An input that is needed was never written (its producer was told to ignore a failure). A value in disguise:
+    """An input that is needed was never written (its producer may ignore a failure). A value in disguise:
     it never leaves the engine.
     """
 
@@ -26,7 +26,8 @@ def is_own(spec: InputSpec) -> bool:
     """Whether each shard reads other datasets as this input."""
     if spec.stage is not None:
         return spec.match in (Match.INDEX, Match.CHUNK)
-    return _templated(spec.uri or "")
+    uri = spec.uri or ""
+    return "{item}" in uri or "{index}" in uri
 
 
 def input_files(run: WorkflowRun, stage: StageRun, shard: int) -> tuple[InputFile, ...]:
@@ -138,10 +139,6 @@ def _writer(stage: StageRun, spec: OutputSpec) -> int:
         if spec.role == role.name or (spec.role is None and role.completes):
             return number
     return 0
-
-
-def _templated(uri: str) -> bool:
-    return "{item}" in uri or "{index}" in uri
 
 
 def _is_manifest(run: WorkflowRun, spec: InputSpec) -> bool:

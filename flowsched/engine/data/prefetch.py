@@ -116,15 +116,15 @@ def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, order
         statement.put(catalogue.editions, dataset, (event.version or edition, times))
     pieces = limits.pieces_of(dataset, catalogue)
     if not ordered or pieces == 1 or node in catalogue.nodes_of(dataset):
-        return False  # the last: told after the piece that found all of it there
-    statement.pop(state.data.backoff, pair)  # it goes on: what went wrong before is over
+        return False  # the last: reported after the piece that found all of it there
+    statement.pop(state.data.backoff, pair)  # it goes on: earlier failures count no more
     return catalogue.land(dataset, node, event.offset // limits.piece_bytes, statement) == (1 << pieces) - 1
 
 
 def moved_by(recorder: Recorder, pair: tuple[int, int], event: TransferDone) -> int:
     """Bytes that moved for what has come.
 
-    Reports can arrive out of order. When one says that the dataset is whole, the pieces still under way have moved too. No task
+    Reports can arrive out of order. When one reports the whole dataset, the pieces still under way have moved too. No task
     will wait for their reports, so their bytes count now.
     """
     state = recorder.state
@@ -136,7 +136,7 @@ def moved_by(recorder: Recorder, pair: tuple[int, int], event: TransferDone) -> 
 
 
 def pieces_found(recorder: Recorder, event: PiecesSeen) -> None:
-    """A node says which parts of a dataset it has, from before this service, or its agent, started."""
+    """A node reports the parts of a dataset that it has from before this service, or its agent, started."""
     state, statement = recorder.state, recorder.statement
     node = state.cluster.snapshot.index.get(event.node)
     if node is None:

@@ -1,8 +1,8 @@
-"""Choice of tier: what a task reads where it lies, over the network, and does not copy to its node first (LOCALITY, b).
+"""Choice of tier: the inputs that a task reads over the network where they lie, without a copy on its node (LOCALITY, b).
 
 A copy is written to its reader's disk before it is read, so it comes no faster than that disk; and where more is gathered than
-memory holds, it is read from there once more. Where links are faster than disks, what only few read is there sooner if each of
-them reads it where it was written. A task holds its cores meanwhile, but less long than the copies would have taken it.
+memory holds, it is read from there once more. Where links are faster than disks, a dataset with few readers arrives sooner if
+each of them reads it where it was written. A task holds its cores meanwhile, but less long than the copies would have taken it.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Targets:
             all_nodes += nodes.tolist()
         pending: set[tuple[int, int]] = set()
         payer: dict[tuple[int, int], int] = {}
-        # It holds no room yet, and when it will is not known: its end says how long it will run.
+        # It holds no room yet, and when it will is not known: its end is set as if it ran from now on.
         until = None if group.runtime_ms is None else recorder.now + group.runtime_ms
         why = choice_rows(choices, state.cluster.snapshot.names, staged=True)
         for task, node in zip(tasks.tolist(), nodes.tolist(), strict=True):

@@ -73,7 +73,7 @@ def _drop_others(recorder: Recorder, uri: str, name: str) -> None:
 
 
 def withdraw(recorder: Recorder, name: str) -> bool:
-    """The origin of a dataset has another version now. Returns whether the name says which one was wanted."""
+    """The origin of a dataset has another version now. Returns whether the name contains the version that was wanted."""
     dataset = recorder.state.cluster.catalogue.find(name)
     if dataset is None or not parse(name).is_known:
         return False

@@ -1,1 +1,1 @@
-"""Pods that are not flowsched's in a step: what is bound, offered, and preempted."""
+"""Pods that are not flowsched's in a step: which are bound, offered, and preempted."""

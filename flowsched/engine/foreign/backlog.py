@@ -124,15 +124,15 @@ def serve_reserved(recorder: Recorder) -> list[Reason]:
 def verdicts(state: EngineState) -> Iterator[Verdict]:
     """Why each foreign group that waits does.
 
-    A step places so many pods and no more. Where the next follows at once, nothing is said yet of groups that it comes to.
+    A step places so many pods and no more. Where the next follows at once, the groups that it comes to get no reason yet.
     """
     for key, work in state.foreign.groups.items():
         if not work.waiting:
             continue
         found = [
             state.round.reasons[number]
-            for number in (state.work.keys.get(each) for each in _keys_of(key, work))
-            if number is not None and number in state.round.reasons
+            for part in (None, *work.waiting)
+            if (number := state.work.keys.get(ForeignKey(key, part))) in state.round.reasons
         ]
         uids = tuple(uid for alike in work.waiting.values() for uid in alike)
         if found:
@@ -143,12 +143,6 @@ def verdicts(state: EngineState) -> Iterator[Verdict]:
 
 
 # ---------------------------------------------------------------------------------------------------- offers
-
-
-def _keys_of(key: str, work: ForeignWork) -> Iterator[ForeignKey]:
-    yield ForeignKey(key, None)
-    for kind in work.waiting:
-        yield ForeignKey(key, kind)
 
 
 def _priority(work: ForeignWork) -> int:
@@ -233,7 +227,7 @@ def _candidates(state: EngineState, key: str, work: ForeignWork, now: int) -> It
 def _minimums(
     work: ForeignWork, group: ForeignGroup, kinds: list[ClassKey], lacking: int
 ) -> dict[ClassKey, int]:
-    """How many pods of each class must start together: what roles ask for, then the most important ones."""
+    """How many pods of each class must start together: the minimum of each role, then the most important ones."""
     least = dict.fromkeys(kinds, 0)
     for role, minimum in _role_minimums(group).items():
         missing = max(0, minimum - _of_role(work, role, waiting=False))
@@ -333,16 +327,10 @@ def _reserve(recorder: Recorder, key: str, rooms: tuple[tuple[int, tuple[int, ..
     statement.include(state.foreign.holding, key)
 
 
-def _reserved(state: EngineState, key: str) -> list[Claim]:
-    owners = (_owner(key, node) for node in state.foreign.groups[key].reserved_on)
-    return [
-        state.cluster.snapshot.claims[owner] for owner in owners if owner in state.cluster.snapshot.claims
-    ]
-
-
 def _drop_reserved(recorder: Recorder, key: str) -> list[Claim]:
-    state, statement = recorder.state, recorder.statement
-    reserved = _reserved(state, key)
+    state, statement, claims = recorder.state, recorder.statement, recorder.state.cluster.snapshot.claims
+    owners = [_owner(key, node) for node in state.foreign.groups[key].reserved_on]
+    reserved = [claims[owner] for owner in owners if owner in claims]
     for claim in reserved:
         state.cluster.snapshot.unclaim(claim.owner, statement)
     statement.exclude(state.foreign.holding, key)
@@ -403,7 +391,7 @@ def _rest(state: EngineState, work: ForeignWork, reserved: list[Claim]) -> list[
 
 
 def waited(reason: Reason, now: int) -> str:
-    """A reason as a pod's condition says it."""
+    """A reason as text of a pod's condition."""
     if reason.start_ms is None:
         return reason.message
     return f"{reason.message}; expected to start in {format_duration(max(0, reason.start_ms - now))}"

@@ -1,7 +1,7 @@
 """Preemption of foreign pods: which may be evicted for a group, in which units, and how they are asked to leave.
 
-A pod may go if it has been seen on its node, a controller would make it again (or it says that it may), neither it nor its
-PodGroup says that it may not, and the disruption budgets that cover it allow it. A gang is one unit: all of it goes, or none.
+A pod may go if it has been seen on its node, a controller would make it again (or it declares that it may go), neither it nor
+its PodGroup forbids it, and the disruption budgets that cover it allow it. A gang is one unit: all of it goes, or none.
 Its members beyond its minimum go before that, those that came last first, also where one of the others must stay. Everything
 else is decided where our own work is (`scheduling.preemption`): a unit is a mark on claims.
 

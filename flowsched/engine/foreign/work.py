@@ -50,7 +50,7 @@ _NOTHING: Final = Claim("", -1, (), ClaimKind.RUNNING, "", 0, None)
 
 
 def report_foreign(recorder: Recorder, event: ForeignEvent) -> None:
-    """Apply one event. Each tells a state, so hearing it twice changes nothing."""
+    """Apply one event. Each reports a state, so a repetition changes nothing."""
     match event:
         case GroupSeen(group):
             _rule(recorder, group)
@@ -196,7 +196,7 @@ def _work(recorder: Recorder, key: str) -> ForeignWork:
 def _waits(recorder: Recorder, pod: ForeignPod) -> None:
     state, statement = recorder.state, recorder.statement
     if pod.uid in state.foreign.assumed:
-        return  # the binding is under way; this is older news, or of another field
+        return  # the binding is under way; this report is older, or of another field
     work = _work(recorder, pod.group)
     key = ClassKey(pod.role, pod.priority, pod.template, pod.within, pod.preempts)
     alike = work.waiting.get(key)
@@ -220,7 +220,7 @@ def note_rooms(recorder: Recorder, events: Sequence[RoomTaken]) -> None:
         if event.owner in recorder.state.work.pods:
             _moved(recorder, event, node)
             continue  # one of ours, which has its claim already
-        if event.owner in fresh:  # told twice
+        if event.owner in fresh:  # reported twice
             snapshot.claim_all(tuple(fresh.values()), statement)
             fresh = {}
         amount = amounts.get(id(event.resources))
@@ -241,7 +241,7 @@ def note_rooms(recorder: Recorder, events: Sequence[RoomTaken]) -> None:
 def _taken(
     recorder: Recorder, event: RoomTaken, node: int, amount: tuple[int, ...], known: Claim | None
 ) -> Claim | None:
-    """Note one pod of others on its node. Returns its claim; None if the one that is known says what is seen.
+    """Note one pod of others on its node. Returns its claim; None if the known claim agrees with the report.
 
     Args:
         recorder: Of this step.
@@ -296,7 +296,7 @@ def _taken(
 
 
 def _holds(claim: Claim, event: RoomTaken, node: int, amount: tuple[int, ...], kind: ClaimKind) -> bool:
-    """Whether a claim says what is seen: then the one that was made with the decision stays, and its moment with it."""
+    """Whether a claim agrees with the report: then the claim that the decision made stays, with its moment."""
     place = (claim.node, claim.kind, claim.amount) == (node, kind, amount)
     return (
         place
@@ -328,7 +328,7 @@ def _moved(recorder: Recorder, event: RoomTaken, node: int) -> None:
 def _left(recorder: Recorder, event: PodLeft) -> None:
     state, statement, owner = recorder.state, recorder.statement, event.owner
     if owner in state.work.pods:
-        return  # its end is told as one of ours
+        return  # its end is reported as one of ours
     _confirm(recorder, owner)
     key = state.foreign.pods.get(owner) or (event.group if event.succeeded else "")
     if not key:

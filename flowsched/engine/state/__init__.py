@@ -39,7 +39,7 @@ class EngineState(msgspec.Struct):
     round: RoundState = msgspec.field(default_factory=RoundState)
 
     def note_change(self, run: WorkflowRun, stage: StageRun) -> None:
-        """Tasks of a stage have changed: what was worked out from them before holds no more."""
+        """Tasks of a stage have changed: results that were worked out from them before are dropped."""
         self.work.bags.pop((run.id, stage.number), None)
         self.data.unswept.add((run.id, stage.number))
         self.data.coming_from.pop((run.id, stage.number), None)

@@ -1,4 +1,4 @@
-"""The state of the cluster: its nodes, what they hold, and what is known of links and disks."""
+"""The state of the cluster: its nodes, the datasets on them, and the facts of links and disks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Drain(msgspec.Struct, frozen=True):
 
     Args:
         order: The administrator's order.
-        node: The node as the cluster says it is.
+        node: The node as the cluster reports it.
         asked_ms: When foreign pods there were asked to go last.
     """
 

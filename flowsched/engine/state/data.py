@@ -36,7 +36,7 @@ class Backoff(msgspec.Struct):
     not_before: int
     tries: int
     waits: int = 0  #: how often it found no room, which is not counted as a try
-    why: str = ""  #: what the last one failed by, if people can do something about it
+    why: str = ""  #: the cause of the last failure, if people can mend it
 
 
 class Coming(NamedTuple):
@@ -99,7 +99,7 @@ class DataState(msgspec.Struct):
         gathers: (workflow, stage) -> how its outputs are gathered.
         gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
         coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.
-        coming_from: (workflow, producer) -> (stage, shard) -> of those, what the producer's shards bring; until it changes.
+        coming_from: (workflow, producer) -> (stage, shard) -> the producer's part of these bytes; until it changes.
         homes: (workflow, stage, shard) -> its gather node, where it shall find its inputs.
         home_work: (workflow, stage) -> milli-core ms of all that gather what it gathers, and go to the same node.
     """

@@ -1,4 +1,4 @@
-"""The state between scheduling rounds: what the last one decided, and when the next is due."""
+"""The state between scheduling rounds: the decisions of the last one, and the moment of the next."""
 
 from __future__ import annotations
 

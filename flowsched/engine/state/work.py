@@ -184,7 +184,7 @@ class WorkState(msgspec.Struct):
         return number
 
     def one_of_equal(self, shape: Shape) -> Shape:
-        """The object that stands for all equal shapes. A cycle tells kinds of pods apart by it, without hashing requests."""
+        """The object that stands for all equal shapes. A cycle compares kinds of pods by it, without hashing requests."""
         if len(self.equal_shapes) >= _MOST_SHAPES:
             self.equal_shapes.clear()
         return self.equal_shapes.setdefault(shape, shape)
