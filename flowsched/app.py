@@ -219,7 +219,7 @@ def now_ms() -> int:
 
 
 def check(settings: Settings) -> None:
-    """Refuse what would be unsafe or cannot work.
+    """Refuse settings that would be unsafe or cannot work.
 
     Raises:
         ConfigurationError: With what to change.
@@ -628,7 +628,7 @@ def lay_out(settings: Settings) -> None:
 async def _prepared(
     settings: Settings, sockets: Sequence[socket.socket], prepare: Callable[[], Settings]
 ) -> Settings:
-    """Prepare what the service needs on its disk; while that disk is full, answer that it waits for room.
+    """Prepare the service's files on its disk; while that disk is full, answer that it waits for room.
 
     Raises:
         OSError: It cannot be prepared, for another reason.
@@ -726,7 +726,7 @@ def give_memory_back() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAPPED_BYTES)
         mallopt(_M_TRIM_THRESHOLD, 2 * _MMAPPED_BYTES)
-        mallopt(_M_ARENA_MAX, 2)  # what a thread freed is used by others
+        mallopt(_M_ARENA_MAX, 2)  # memory that one thread freed is used by others
 
 
 class FreedMemory:
@@ -929,5 +929,5 @@ def _index_of(stage: StageSpec, task: str) -> int:
 
 
 def attempt_folder(root: Path, node: str, pod: str) -> Path:
-    """Where an attempt on this machine keeps what it wrote."""
+    """The folder with the output of an attempt on this machine."""
     return root / "nodes" / node / "attempts" / pod

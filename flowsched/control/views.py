@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar, overload
 import msgspec
 import numpy as np
 
-from flowsched.engine.choices import read_choice
+from flowsched.engine.choices import decoded
 from flowsched.engine.delta import OutputWrite, TaskWrite
 from flowsched.engine.explain import NAMED, Explanation
 from flowsched.engine.state import EngineState
@@ -330,12 +330,7 @@ def attempt_view(row: AttemptRow) -> AttemptView:
     """One try."""
     images = _REPORT.decode(row.report).images if row.report else []
     return view_of(
-        AttemptView,
-        row,
-        pod=row.name,
-        bound_at=moment(row.at_ms),
-        choice=read_choice(row.choice),
-        images=images,
+        AttemptView, row, pod=row.name, bound_at=moment(row.at_ms), choice=decoded(row.choice), images=images
     )
 
 

@@ -66,7 +66,7 @@ class Binds:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._likenesses: Likenesses = {}
-        #: By likeness and roster (their ids) and whether it delivers: the key of what such members of a gang share.
+        #: By likeness and roster (their ids) and whether it delivers: the key of the part that such members of a gang share.
         self._shared: dict[tuple[int, int, bool], str] = {}
         self._rosters: dict[tuple[str, int, int], Roster] = {}  #: that have become rows, by gang
         #: By stage: its tasks, their nodes, and the bytes they read.
@@ -271,7 +271,7 @@ def _claim(
 
 
 def _learned(candidate: Candidate, number: int) -> tuple[str, str, int] | None:
-    """Of which stage what a role's pods are counted for was learned, and the per mille of it; None = it was not."""
+    """The stage from which the demand of a role's pods was learned, and the counted per mille; None = it was not learned."""
     demand = candidate.demands[number]
     if demand is None or not demand.learned:
         return None
@@ -327,7 +327,7 @@ class Spacing:
         self._recorder = recorder
         self._offered = offered
         self._all_wait: bool | None = None
-        #: by the shape's id and what its pods take
+        #: by the shape's id and its pods' runtime
         self._bound: dict[tuple[int, int], tuple[Shape, NDArray[np.bool_], Indices]] = {}
         self.next_ms: int | None = None
 
@@ -399,7 +399,7 @@ class Others(Protocol):
     """Pods that flowsched did not make: a source of groups for a round, and a sink of its orders about them."""
 
     def settle(self) -> list[Reason]:
-        """Do what follows from their events and from time alone. Returns why groups with reserved room wait."""
+        """Apply the consequences of their events and of time alone. Returns why groups with reserved room wait."""
         ...
 
     def collect_groups(self) -> tuple[list[PodGroup], list[Reason]]:
@@ -407,7 +407,7 @@ class Others(Protocol):
         ...
 
     def carry_out(self, placement: Placement) -> None:
-        """Bind what was placed."""
+        """Bind the placed pods."""
         ...
 
     def make_way(self, owners: Sequence[str], message: str) -> None:
@@ -416,7 +416,7 @@ class Others(Protocol):
 
 
 def place(recorder: Recorder, others: Others) -> None:
-    """Offer what waits to the scheduler and carry out its plan, if it is time to look at it."""
+    """Offer waiting groups to the scheduler and carry out its plan, if a round is due."""
     state = recorder.state
     # 1. Changes that events and time alone have caused.
     _bring_up_to_date(recorder)
@@ -477,7 +477,7 @@ def place(recorder: Recorder, others: Others) -> None:
 
 
 def _bring_up_to_date(recorder: Recorder) -> None:
-    """Apply to our own work what follows from events and from time alone, whether a round follows or not."""
+    """Apply to our own work the consequences of events and of time alone, whether a round follows or not."""
     recorder.dirty |= recorder.absorb()
     sweep(recorder)
     recorder.dirty |= recorder.absorb()
@@ -550,7 +550,7 @@ def _collected(recorder: Recorder) -> Backlog:
 
 
 def _keep(recorder: Recorder, plan: Plan, offered: Mapping[int, PodGroup], *, ours_too: bool = True) -> None:
-    """Keep the plan's reasons for the groups that were not placed, and what those groups asked for.
+    """Store the plan's reasons for the groups that were not placed, and the requests of those groups.
 
     `ours_too`: the plan is of our own groups, too; if not, theirs are kept as they were.
     """
@@ -645,7 +645,7 @@ class _Ours:
         self.binds.move()
 
     def carry_out(self, candidate: Candidate, placement: Placement) -> None:
-        """Bind what has its bytes at hand, give targets to the rest. A gang does either as a whole."""
+        """Bind pods whose inputs are at hand, give targets to the rest. A gang does either as a whole."""
         recorder, gang = self._recorder, candidate.group.gang
         tasks = _joined(
             [role[: len(nodes)] for role, nodes in zip(candidate.tasks, placement.nodes, strict=True)]

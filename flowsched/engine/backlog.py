@@ -34,8 +34,8 @@ from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
 
 
 def ranks_by_size(catalogue: Catalogue, groups: Sequence[PodGroup]) -> list[int]:
-    """The rank of each of several shards of a stage, in ms: its runtime in proportion to what only it reads, 1/2 to 2 times the
-    expected one.
+    """The rank of each of several shards of a stage, in ms: its runtime in proportion to its private inputs, 1/2 to 2 times
+    the expected one.
     """
     ranks = [group.rank_ms for group in groups]
     runtime = groups[0].runtime_ms if groups else None
@@ -267,7 +267,7 @@ class _Alike:
         self.remote = remote_specs(state, run, stage)
         call = run.spec.call
         self.workflow = run.id if call is None else call.run
-        # Only the engine of a call knows what comes after it, or a plan. Their rank counts alone: the minute that a task of
+        # Only the engine of a call, or a plan, knows its successors. Their rank counts alone: the minute that a task of
         # unknown runtime is taken for would hide every shorter rank, and all calls of a quick run would be equal.
         self.rank_ms = call.rank_ms if call is not None and call.rank_ms else int(run.ranks[stage.number])
         self.gang = stage.spec.gang and state.policy.profile.gang
@@ -278,7 +278,7 @@ class _Alike:
         self._roles: dict[tuple[object, ...], tuple[RoleRequest, ...]] = {}
 
     def expected(self, inputs: tuple[int, ...]) -> tuple[int | None, int | None, tuple[Demand | None, ...]]:
-        """The runtime of a task that reads these, a high quantile of it (ms), and what its roles ask of disks."""
+        """The runtime of a task that reads these, a high quantile of it (ms), and its roles' demands on disks."""
         sizes = self.state.cluster.catalogue.sizes
         size = sum([sizes[dataset] for dataset in inputs])
         estimates = self._estimates.get(size)
@@ -627,7 +627,7 @@ def shape_of(
     memory_steps: int,
     demand: Demand | None = None,
 ) -> Shape:
-    """The canonical shape of one role's pods (kept: it changes by what is learned, and by memory that grows)."""
+    """The canonical shape of one role's pods (cached: it changes with learned estimates, and with memory that grows)."""
     resources = resources_of(state, run, stage, role, memory_steps)
     key = (run.id, stage.number, role, resources.memory_bytes if memory_steps else 0, demand)
     shape = state.work.shapes.get(key)

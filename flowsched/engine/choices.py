@@ -27,7 +27,7 @@ def choice_rows(choices: Sequence[Choice | None], names: Sequence[str], *, stage
     return [{} if choice is None else _of_role(choice, names, staged) for choice in choices]
 
 
-def read_choice(row: str) -> ChoiceView | None:
+def decoded(row: str) -> ChoiceView | None:
     """The choice in a row; None where the row has none."""
     return _DECODER.decode(row) if row else None
 

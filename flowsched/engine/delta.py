@@ -110,7 +110,7 @@ class WorkflowWrite(NamedTuple):
 
 
 class OutputWrite(NamedTuple):
-    """An output that an attempt published (replaces what an earlier attempt published under the same name)."""
+    """An output that an attempt published (replaces that of an earlier attempt under the same name)."""
 
     workflow: str
     stage: int
@@ -123,14 +123,14 @@ class OutputWrite(NamedTuple):
 
 
 class CacheKeyWrite(NamedTuple):
-    """The cache key of a shard (`engine.memoization`), and what the look-up by it found."""
+    """The cache key of a shard (`engine.memoization`), and the result of its look-up."""
 
     workflow: str
     stage: int
     shard: int
     key: str  #: empty: the shard has none, because an input cannot be identified
     place: str  #: the same for the same shard of the same stage in all runs of a workflow
-    parts: str  #: JSON of what the key was made of
+    parts: str  #: JSON of the key's parts
     source: str  #: the workflow that wrote the outputs it took; empty = it ran
     why: str  #: "w1/align/3" whose result it took; or why it ran
     at_ms: int

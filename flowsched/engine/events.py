@@ -122,7 +122,7 @@ class LookedUp(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Nothing but the time: look again at what waits for a moment."""
+    """Only the time: examine again the work that waits for a moment."""
 
 
 EngineEvent = (

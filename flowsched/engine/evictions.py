@@ -205,7 +205,7 @@ def _closed(node: NodeInfo, order: DrainOrder, now: int) -> NodeInfo:
 
 
 def empty_nodes(recorder: Recorder) -> None:
-    """Close the nodes whose maintenance begins, and take away what has not ended in time."""
+    """Close the nodes whose maintenance begins, and evict pods that have not ended in time."""
     cluster = recorder.state.cluster
     for name, drain in list(cluster.drains.items()):
         at = cluster.snapshot.index.get(name)

@@ -338,7 +338,7 @@ def explain_stage(facts: Facts, stage: StageRun, now: int, *, forecast: bool = T
 def with_starts(state: EngineState, found: Sequence[Explanation], now: int) -> list[Explanation]:
     """The same, with the interval in which each group with a reservation is expected to start, given the spread of runtimes.
 
-    The reservation is planned with other runtimes (what is expected, not what was seen): the interval always holds its start.
+    The reservation is planned with other runtimes (the expected, not the observed ones): the interval always holds its start.
     """
     reserved = {each.group for each in state.round.reservations}
     wanted = {each.group for each in found if each.start_ms is not None and each.group is not None} & reserved
@@ -453,7 +453,7 @@ def _larger_than_node(
 def _larger_than_allowed(
     state: EngineState, run: WorkflowRun, stage: StageRun
 ) -> tuple[ReasonCode, tuple[str, dict[str, int]]] | None:
-    """By what one task of the stage asks for; of a gang, by the sum over the members that it starts with."""
+    """By the request of one task of the stage; of a gang, by the sum over the members that it starts with."""
     gang = stage.spec.gang and state.policy.profile.gang
     needs: dict[str, int] = {}
     for role in stage.spec.roles:

@@ -138,7 +138,7 @@ def learned_demand(
 
 
 def correction(state: EngineState, kind: tuple[str, str]) -> int:
-    """Per mille of what was learned of a kind that is counted, in few steps: shapes must not change with every measurement."""
+    """The counted per mille of the learned demand of a kind, in few steps: shapes must not change with every measurement."""
     factor = state.work.corrections.get(kind)
     return PER_MILLE if factor is None or 900 < factor < 1_100 else rounded(factor)
 

@@ -1,6 +1,6 @@
 """Pacing: how often a scheduling round takes place, and how many pods are on their way to their nodes at a time.
 
-With a million tasks waiting, a round costs more than what most events change. So there is none while nothing has happened that
+With a million tasks waiting, a round costs more than most events change. So there is none while nothing has happened that
 could let a task start. After a long round the next one waits a little. While many pods are on their way, no more follow: they
 wait in SQL, where they cost nothing, can be cancelled, and let more important work go before them.
 
@@ -18,7 +18,7 @@ from flowsched.scheduling.plan import Plan, ReasonCode
 
 #: A step places at most so many pods: it takes 0.1 ms for each, and the process serves no request meanwhile.
 STEP: Final = 1_000
-#: So many pods of ours are on their way to a node, at most. At 1,000 a second what is decided now is there in 4 s.
+#: So many pods of ours are on their way to a node, at most. At 1,000 a second a pod that is bound now is there in 4 s.
 UNDER_WAY: Final = 4_000
 #: Once there were as many, so few must be left before more follow: rounds should be worth it.
 RESUME: Final = 3_000
@@ -28,7 +28,7 @@ SHORT_ROUND: Final = 200
 GROUPS_PER_MS: Final = 5
 #: Even if no group may start, a round follows after so long and reports the reserved starts again.
 QUIET_MS: Final = 10_000
-#: Bytes that land for a task that still waits for others let no group start, but change forecasts and what is copied next. They
+#: Bytes that land for a task that still waits for others let no group start, but change forecasts and the next copies. They
 #: cause a round if the last one was at least so long ago, else one at that time. Without such rounds 1000genome of 22 chromosomes
 #: takes 1.02 times as long; with one for each dataset that lands, thousands of inputs cost the square of their number.
 LANDED_MS: Final = 250

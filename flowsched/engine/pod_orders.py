@@ -73,7 +73,7 @@ def encode_member(pod: Pod, shared: str) -> bytes:
 
 
 def encode_shared(pod: Pod) -> tuple[str, bytes]:
-    """The row for what a gang's member has in common with the others of its role: its key, and its text without the gang's secret.
+    """The row for the common part of a gang's members of one role: its key, and its text without the gang's secret.
 
     The key is a digest of the text: rows of members that started earlier keep their meaning.
     """
@@ -93,8 +93,8 @@ def decode_pods(
     """Launch orders as they were kept.
 
     Args:
-        rows: Workflow, number of the stage, and what `encode_pod` or `encode_member` made.
-        shared: Workflow, number of the stage, shard, key -> what `encode_shared` or `encode_roster` made.
+        rows: Workflow, number of the stage, and the result of `encode_pod` or `encode_member`.
+        shared: Workflow, number of the stage, shard, key -> the result of `encode_shared` or `encode_roster`.
     """
     rosters = {key[:3]: _ROSTER.decode(text) for key, text in shared.items() if key[3] == ROSTER}
     common = {key: _DECODER.decode(text) for key, text in shared.items() if key[3] != ROSTER}
@@ -157,7 +157,7 @@ class Likeness(msgspec.Struct, frozen=True):
     extended: dict[str, int]
     first: int  #: number of its replica 0 among the members of a group
     writes: tuple[OutputSpec, ...]  #: the outputs of the stage that its replica 0 writes
-    delivers: bool  #: its replica 0 delivers what containers of the gang have in common
+    delivers: bool  #: its replica 0 delivers the common outputs of the gang's containers
 
 
 #: By stage (its id), role and memory steps. For one round: stages stay alive meanwhile.
@@ -255,7 +255,7 @@ def default_timeout_ms(state: EngineState, run: WorkflowRun) -> int | None:
 
 
 def first_completing(stage: StageRun) -> int:
-    """The number of the role whose member 0 writes what a gang has in common."""
+    """The number of the role whose member 0 writes the common outputs of a gang."""
     return next(number for number, role in enumerate(stage.spec.roles) if role.completes)
 
 

@@ -1,6 +1,6 @@
 """After a restart: a run from the rows that SQL remembers, and the room of pods that may still be there.
 
-Only what is durable comes back: intents, starts, ends. Everything else (missing counts, ready sets, claims, shares) is
+Only durable facts come back: intents, starts, ends. Everything else (missing counts, ready sets, claims, shares) is
 derived again, so that a restart computes reservations exactly (FAULTS.md row 39).
 """
 
@@ -306,7 +306,7 @@ def _claims(state: EngineState, run: WorkflowRun, stage: StageRun, pods: Sequenc
 
 
 def _credit(state: EngineState, claims: Sequence[Claim], statement: Statement) -> None:
-    """Count for queues and users what these pods have held since they were bound."""
+    """Count for queues and users the usage of these pods since they were bound."""
     allocations: Counter[tuple[Payer, int, tuple[int, ...]]] = Counter(
         (Payer(claim.queue, claim.user), claim.since_ms, claim.amount) for claim in claims
     )

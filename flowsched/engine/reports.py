@@ -82,7 +82,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
             pieces_found(recorder, event)
         case NodeChanged(node):
             at = recorder.state.cluster.snapshot.index.get(node.name)
-            if at is not None:  # executors do not report what other programs use of its disk and network card
+            if at is not None:  # executors do not report other programs' use of its disk and network card
                 node = node.measured_as(recorder.state.cluster.snapshot.info(at))
             at = recorder.state.cluster.snapshot.put_node(as_drained(recorder, node), recorder.statement)
             recorder.state.cluster.catalogue.limit(at, node.cache_bytes, recorder.statement)
@@ -110,7 +110,7 @@ def _quota_changed(recorder: Recorder, event: QuotaChanged) -> None:
 
 
 def _pod_waits(recorder: Recorder, name: str, reason: str, message: str) -> None:
-    """Keep what keeps a pod from starting, for explanations. It is not in SQL, since the cluster reports it again."""
+    """Store the cluster's reason why a pod does not start, for explanations. It is not in SQL: the cluster reports it again."""
     delayed(recorder, name, reason)
     if name in recorder.state.work.pods and reason:
         recorder.statement.put(recorder.state.work.waiting_pods, name, (reason, message))

@@ -3,7 +3,7 @@
     step(state, events, now) -> Step(delta, launches, releases, drops, transfers, wake_ms)
 
 It changes `state` through one Statement. The caller commits `delta`, then calls `keep()` and acts; if the commit fails it calls
-`drop()`, after which the state is what it was, and offers the events again.
+`drop()`, after which the state is as before, and offers the events again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Step(msgspec.Struct):
             self.state.forget_foreign(key)
 
     def drop(self) -> None:
-        """The delta was not written: the state is what it was before the step."""
+        """The delta was not written: the state is as before the step."""
         self.statement.rollback()
         self.state.note_undone()
 
@@ -112,7 +112,7 @@ def step(
     placing: bool = True,
     tape: Tape | None = None,
 ) -> Step:
-    """Apply what happened, then decide what follows.
+    """Apply the events, then decide the consequences.
 
     Args:
         state: Everything; changed, see the module.

@@ -30,7 +30,7 @@ from flowsched.workflow.run.run import StageRun, WorkflowRun
 #: A fifth and five times, in per mille.
 FLOOR: Final = 200
 CAP: Final = 5_000
-#: Each measurement moves a factor by 1/_SLOW towards what was measured, and the use by other programs by 1/_FAST.
+#: Each measurement moves a factor by 1/_SLOW towards its value, and the use by other programs by 1/_FAST.
 _SLOW: Final = 8
 _FAST: Final = 4
 #: Less than this part of a rate, used by other programs or expected of our pods, counts as zero.
@@ -58,7 +58,7 @@ class _Expected(msgspec.Struct):
 
 
 def note_load(recorder: Recorder, event: LoadMeasured) -> None:
-    """Correct what is expected by what was measured since the last time."""
+    """Correct the expected demands by the measurements since the last time."""
     state, snapshot = recorder.state, recorder.state.cluster.snapshot
     nodes, storages = _expected(recorder)
     by_kind: dict[Kind, tuple[int, int]] = {}
@@ -104,7 +104,7 @@ def _by_name(storages: Sequence[Storage], loads: Sequence[Load]) -> Iterator[Loa
 
 
 def _note_link(recorder: Recorder, load: Load, changed: dict[int, NodeInfo]) -> None:
-    """Lower the rate for copies by what other programs use of one direction of a node's network card."""
+    """Lower the rate for copies by other programs' use of one direction of a node's network card."""
     snapshot = recorder.state.cluster.snapshot
     name, _, way = load.name.rpartition("/")
     at = snapshot.index.get(name)
@@ -146,7 +146,7 @@ def _compare(
     declared: int,
     by_kind: dict[Kind, tuple[int, int]],
 ) -> int:
-    """Share out what was measured over the kinds at a place. Returns what other programs use there, in bytes/s."""
+    """Share out a measurement over the kinds at a place. Returns the rate of other programs there, in bytes/s."""
     total = sum(expected for expected, _ in here.kinds.values())
     ours = load.ours if load.ours >= 0 else min(load.rate, total + declared)
     learned = max(0, ours - declared)

@@ -1,4 +1,4 @@
-"""The recorder: collects what one step changes, and makes rows of it at the end."""
+"""The recorder: collects the changes of one step, and makes rows of them at the end."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Recorder(msgspec.Struct):
         return found
 
     def recovered(self, run: WorkflowRun) -> None:
-        """Derive what SQL does not keep; ask again for what was being taken away."""
+        """Derive the state that SQL does not keep; ask again for releases that were under way."""
         advance = self.advance(run)
         if run.state is RunState.PENDING and not run.cancel_requested:
             advance.begin()
@@ -113,7 +113,7 @@ class Recorder(msgspec.Struct):
         self.absorb()  # pods by their present names: reports in this step may begin their tasks' next attempts
 
     def absorb(self) -> bool:
-        """Take over what advances have freed, released and made ready so far, so that the cycle sees it.
+        """Take over what advances have freed, released and made ready so far, so that the cycle counts it.
 
         Returns:
             Whether there was anything.
@@ -173,7 +173,7 @@ class Recorder(msgspec.Struct):
             self.statement.exclude(self.state.work.impatient, pair)
 
     def _ask(self, run: WorkflowRun, stage: StageRun) -> None:
-        """Have ready shards looked up: the versions of what they read from outside, and whether the cache has their results.
+        """Have ready shards looked up: the versions of their inputs from outside, and whether the cache has their results.
 
         They are not offered before the answer (`LookedUp`).
         """

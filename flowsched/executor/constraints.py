@@ -90,7 +90,7 @@ class HostPort(msgspec.Struct, frozen=True, order=True):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All demands of a pod beside resources, `nodeSelector` and tolerations; and what others may look at.
+    """All demands of a pod beside resources, `nodeSelector` and tolerations; and the properties that others may look at.
 
     Args:
         namespace: Its namespace.
@@ -214,7 +214,7 @@ def _ordered(values: Iterable[T]) -> tuple[T, ...]:
     return tuple(sorted(values, key=repr))
 
 
-# ---- what of a pod matters to others ----
+# ---- properties of a pod that matter to others ----
 
 
 def watched_keys(rules: Rules) -> frozenset[str] | None:

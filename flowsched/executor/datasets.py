@@ -48,7 +48,7 @@ def digest_of(version: str) -> str:
 
 
 def versioned(uri: str, version: str) -> str:
-    """The name of a dataset from outside, by what its source calls the version."""
+    """The name of a dataset from outside, by its source's name for the version."""
     return f"{uri}{_MARK}{digest_of(version)}"
 
 

@@ -85,7 +85,7 @@ class ForeignGroup(msgspec.Struct, frozen=True):
     """The rule of a group, from one version of one object.
 
     Args:
-        key: UID of the PodGroup, or what stands for the owner of plain pods.
+        key: UID of the PodGroup, or a key for the owner of plain pods.
         namespace, name: For people and for writing its status.
         queue: The queue that pays.
         gang: All or nothing, at least `minimum` pods.

@@ -54,7 +54,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     trouble: str = (
         ""  #: why it is not ready, or when the engine will close it, in words; "" = its executor reports none
     )
-    silent: bool = False  #: it does not report what its pods do: they may go on, or not
+    silent: bool = False  #: it reports nothing about its pods: they may go on, or not
     zones: tuple[
         Zone, ...
     ] = ()  #: where its kubelet gives a pod with whole cores all it asks for in one zone, or refuses it

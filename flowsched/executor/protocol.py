@@ -158,7 +158,7 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 class StepEnd(msgspec.Struct, frozen=True):
-    """How one step of a container task went. Times are wall-clock ms; `stdout` and `stderr` are the ends of what it wrote."""
+    """How one step of a container task went. Times are wall-clock ms; `stdout` and `stderr` are the ends of its output."""
 
     exit_code: int
     started_ms: int
@@ -176,7 +176,7 @@ class DeliveredFile(msgspec.Struct, frozen=True):
 
 
 class UsedImage(msgspec.Struct, frozen=True):
-    """An image that a task names, and the digest of what it ran in: "" = it ran with the programs of its machine."""
+    """An image that a task names, and the digest of the image it ran in: "" = it ran with the programs of its machine."""
 
     name: str
     digest: str = ""
@@ -514,14 +514,14 @@ class Executor(ABC):
     Eleven members are abstract: each executor has them. The others have a default, for executors that need none.
     """
 
-    # ---- what each executor has ----
+    # ---- members of each executor ----
 
     @property
     @abstractmethod
     def identity(self) -> str:
         """Which cluster it is, in words that a person can act on.
 
-        A database goes with one cluster: only that cluster knows what became of the attempts that the database calls open.
+        A database goes with one cluster: only that cluster knows the ends of the attempts that are open in the database.
         """
 
     @abstractmethod
@@ -583,10 +583,10 @@ class Executor(ABC):
     async def stop(self) -> None:
         """Close it. Running pods go on: a restarted service adopts them."""
 
-    # ---- what an executor may have ----
+    # ---- members that an executor may have ----
 
     async def pair(self, pairing: Pairing) -> str:
-        """Note which database goes with the cluster, and end what still runs of the cluster that this one replaces.
+        """Note which database goes with the cluster, and end pods that still run on the cluster that this one replaces.
 
         Called after `start` and before `adopt`, by the process that leads.
 
@@ -619,7 +619,7 @@ class Executor(ABC):
         return {}
 
     async def leave(self, containers: Sequence[Container]) -> None:  # noqa: B027 - the files may be seen by tasks alone
-        """Write what these containers leave when their workflow is cancelled, unless it is there already.
+        """Write the files that these containers leave when their workflow is cancelled, unless they are there already.
 
         Their tasks may have never begun, or still run in their grace.
         """
@@ -641,7 +641,7 @@ class Executor(ABC):
 
     @property
     def remote_reads(self) -> bool:
-        """Whether pods can read what lies on another node without a copy (`Pod.remote`)."""
+        """Whether pods can read datasets on another node without a copy (`Pod.remote`)."""
         return False
 
     async def orphans(self) -> Sequence[str]:

@@ -164,7 +164,7 @@ def select_among(
 
 
 def encode(value: object) -> str:
-    """JSON as text, without what UTF-8 cannot hold."""
+    """JSON as text, without characters that UTF-8 cannot hold."""
     try:
         return msgspec.json.encode(value).decode()
     except (UnicodeEncodeError, TypeError):

@@ -55,7 +55,7 @@ from flowsched.errors import (
     Unavailable,
 )
 from flowsched.private import make_database
-from flowsched.store.headroom import KeptLog
+from flowsched.store.headroom import RetainedLog
 from flowsched.store.statements import SqliteStatements, Statements, completed
 from flowsched.store.tables import with_partial_indexes
 from flowsched.version import VERSION
@@ -417,7 +417,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _prepare_postgresql(connection: Any, _record: object) -> None:
-    """Set what a session of ours needs, outside any transaction (a rollback would undo it)."""
+    """Set up a session of ours, outside any transaction (a rollback would undo it)."""
     cursor = connection.cursor()
     for statement in _SESSION:
         cursor.execute(statement)
@@ -461,7 +461,7 @@ class Database:
         )  #: called with each failure, and with None when it is back
         self.upgraded_from: str | None = None  #: the revision that `settle` has brought up; "" = it was empty
         self._lock = lock
-        self._log = KeptLog(Path(str(url.database))) if lock is not None else None
+        self._log = RetainedLog(Path(str(url.database))) if lock is not None else None
         self._opened: tuple[int, int] | None = None  #: device and inode of a SQLite file
         self._settled = False
         self._refused = ""  #: why it cannot be used; the service ends then
@@ -691,7 +691,7 @@ class Database:
     async def _settle(
         self, migrate: bool, any_schema: bool, admit: Callable[[], Awaitable[object]] | None
     ) -> None:
-        """Check the schema, bring it up if allowed, and forget what dead processes held."""
+        """Check the schema, bring it up if allowed, and forget leases and marks of dead processes."""
         before = await self.current()
         if before != REVISION and migrate:
             if before is not None and admit is not None:
@@ -751,7 +751,7 @@ class Database:
         return done
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Call in a thread what has a connection of its own. Its errors are raised as those of `write`."""
+        """Call in a thread a function that has a connection of its own. Its errors are raised as those of `write`."""
         return await self._done(asyncio.to_thread(work, *arguments))
 
     async def transact(
@@ -921,7 +921,7 @@ class _Threads:
     def _give_back(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close()  # what was not committed is rolled back
+            connection.close()  # uncommitted changes are rolled back
 
     async def close(self) -> None:
         if self._closed:
@@ -1032,7 +1032,7 @@ def _first_line(error: BaseException) -> str:
 
 # ---- errors that pass by themselves, and how long to wait for that ----
 #
-# Transient is what another try may get past: locks, a full disk that an operator empties, deadlocks, lost connections, a server
+# Another try may get past transient errors: locks, a full disk that an operator empties, deadlocks, lost connections, a server
 # that starts. Every other error is the statement's own fault, and is raised at once.
 
 

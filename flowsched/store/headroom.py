@@ -1,8 +1,8 @@
 """The log of a SQLite file keeps its blocks from one process to the next, so that a service can start on a full disk.
 
-SQLite removes `-wal` and `-shm` when the last connection closes. It cannot open the file again without room for new ones. `KeptLog`
-therefore gives them second names while the service runs, and their own names back after the last connection has closed. It knows
-file names alone, and nothing of connections. Blocks, for a few system calls.
+SQLite removes `-wal` and `-shm` when the last connection closes. It cannot open the file again without room for new ones.
+`RetainedLog` therefore gives them second names while the service runs, and their own names back after the last connection has
+closed. It knows file names alone, and nothing of connections. Blocks, for a few system calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SUFFIXES: Final = ("-wal", "-shm")
 _HEADER_BYTES: Final = 32
 
 
-class KeptLog:
+class RetainedLog:
     """The log files of one database. The caller has the lock of the database, and alone opens it.
 
     Args:

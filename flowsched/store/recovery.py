@@ -52,10 +52,10 @@ _LIVING: Final = tuple(_w[name] for name in Living._fields)
 
 
 async def outline(database: Database) -> Recovery:
-    """Read everything that a new leader needs but the workflows themselves, in one consistent look.
+    """Read everything that a new leader needs but the workflows themselves, in one consistent view.
 
-    Finished workflows cost nothing: a partial index leaves them out. Only the leader writes what hangs on a workflow, so that each
-    may be read back by itself later (`load`), while clients already submit and cancel.
+    Finished workflows cost nothing: a partial index leaves them out. Only the leader writes rows that depend on a workflow, so
+    that each may be read back by itself later (`load`), while clients already submit and cancel.
     """
     return await database.read(_outline)
 
@@ -80,7 +80,7 @@ def _outline(connection: Connection) -> Recovery:
 
 
 async def load_living(database: Database, first: int, last: int) -> dict[str, Recovered]:
-    """Read those that live of a range of submissions (`WorkflowRow.seq`, both ends included) back, in one consistent look."""
+    """Read back the live workflows of a range of submissions (`WorkflowRow.seq`, both ends included), in one consistent view."""
     return await _loaded(database, and_(_LIVE, _w.seq.between(first, last)))
 
 

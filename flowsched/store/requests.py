@@ -394,7 +394,7 @@ def _workflow_row(submission: Submission, spec: bytes, seq: int) -> tuple[Any, .
 
 
 def _call_columns(call: Call | None, workflow: str) -> tuple[Any, ...]:
-    """run, node, task, shard, attempt of the call, and what it comes after."""
+    """run, node, task, shard, attempt of the call, and its predecessors."""
     if call is None:
         return "", "", "", None, 1, "[]"
     after = encode([tidy_text(node) for node in call.after])

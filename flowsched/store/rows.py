@@ -88,7 +88,7 @@ class AttemptUseRow(NamedTuple):
     row: AttemptRow  #: without `report` and `choice`
     stage: str
     call: str  #: "" = it is no call of a run
-    pod: bytes  #: its launch order, which has what it asked for
+    pod: bytes  #: its launch order, with its request
 
 
 class StoredEvent(NamedTuple):
@@ -174,5 +174,5 @@ class Recovery(msgspec.Struct):
         default_factory=list
     )  #: uids of foreign pods that may have been bound
     usage: list[UsageRow] = msgspec.field(default_factory=list)
-    #: Workflow, stage, shard, key -> what members of a gang have in common (`engine.delta.GangOrderWrite`).
+    #: Workflow, stage, shard, key -> the common part of a gang's members (`engine.delta.GangOrderWrite`).
     gang_orders: dict[tuple[str, int, int, str], bytes] = msgspec.field(default_factory=dict)

@@ -75,7 +75,7 @@ class RunRow(NamedTuple):
 
 
 class CallRow(NamedTuple):
-    """One attempt of one task of a run: a workflow of one stage, with what that stage's tasks do."""
+    """One attempt of one task of a run: a workflow of one stage, with the states of its tasks."""
 
     workflow: str
     seq: int

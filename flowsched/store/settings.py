@@ -49,7 +49,7 @@ class Queues:
         raise NotFound(f"there is no queue {name!r}")
 
     async def put(self, queue: QueueRow) -> None:
-        """Create a queue, or replace what is configured for it.
+        """Create a queue, or replace its configuration.
 
         Raises:
             Conflict: Its parent is missing, or is the queue itself or below it.

@@ -23,11 +23,11 @@ class Statements(Protocol):
         """Execute SQL of the driver with one or several sets of parameters."""
 
     def rollback(self) -> None:
-        """Undo what this transaction has written. It ends."""
+        """Undo the writes of this transaction. It ends."""
 
 
 class SqliteStatements:
-    """Statements on SQLite's own connection. SQLAlchemy's part of a statement costs three times what SQLite needs for one row."""
+    """Statements on SQLite's own connection. SQLAlchemy's part of a statement takes three times as long as SQLite's for one row."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -43,7 +43,7 @@ class SqliteStatements:
         return self._done(self._connection.execute(statement, parameters))
 
     def rollback(self) -> None:
-        """Undo what this transaction has written. It ends."""
+        """Undo the writes of this transaction. It ends."""
         self._connection.rollback()
 
     def _done(self, cursor: sqlite3.Cursor) -> Rows:

@@ -71,7 +71,7 @@ def _flag(name: str) -> Column[bool]:
 
 
 def _json(name: str, default: str = "{}") -> Column[str]:
-    """A JSON document as text: never searched by SQL, and free of what JSONB refuses (U+0000)."""
+    """A JSON document as text: never searched by SQL, and free of U+0000, which JSONB refuses."""
     return Column(name, Text, nullable=False, server_default=default)
 
 
@@ -234,7 +234,7 @@ outputs: Final = Table(
     sqlite_with_rowid=False,
 )
 
-#: The cache keys of shards, and what the look-up of each found (see `engine.delta.CacheKeyWrite`). A result can be taken from a
+#: The cache keys of shards, and the result of each look-up (see `engine.delta.CacheKeyWrite`). A result can be taken from a
 #: shard whose tasks have succeeded; the rows go with their workflow.
 cache_keys: Final = Table(
     "cache_keys",

@@ -1,4 +1,4 @@
-"""TES tasks as clients sent them, read together with their workflows, and what is left when those have expired."""
+"""TES tasks as clients sent them, read together with their workflows, and their rest when those have expired."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _query(*, body: bool) -> Select[Any]:
     return select(*_PLAIN, *_NOW, *([_x.body] if body else [])).select_from(joined)
 
 
-#: One task, with and without what was sent: made once, since making a query costs more than running it.
+#: One task, with and without its document: made once, since making a query costs more than running it.
 _ONE: Final = {body: _query(body=body).where(_x.id == bindparam("ident")) for body in (True, False)}
 _TRY_COLUMNS: Final = tuple(_a[name] for name in Try._fields)
 _TRIES: Final = (

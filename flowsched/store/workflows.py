@@ -97,7 +97,7 @@ class Workflows:
         return [workflow_row(row) for row in rows]
 
     async def accepted_after(self, seq: int) -> Sequence[tuple[str, int]]:
-        """(id, number) of workflows submitted after number `seq`, oldest first: how the leader finds what was accepted.
+        """(id, number) of workflows submitted after number `seq`, oldest first: so the leader finds accepted workflows.
 
         Numbers follow the order of commits, so none can appear behind one that has been seen.
         """
@@ -269,7 +269,7 @@ class Workflows:
     async def steps_ended(self, workflow_ids: Sequence[str]) -> dict[tuple[str, int, int, int], int]:
         """When the last step of each container task's attempts ended, in ms: (workflow, stage, index, attempt) -> moment.
 
-        The database reads the reports: each may hold kilobytes of what the steps wrote.
+        The database reads the reports: each may have kilobytes of the steps' output.
         """
         ended: ColumnElement[Any]
         if self._database.kind == "sqlite":
@@ -525,7 +525,7 @@ def decode(document: str) -> Any:
 
 
 def _bounded(limit: int) -> int:
-    """A page's length within what is allowed."""
+    """A page's length within the allowed bounds."""
     return max(1, min(limit, MOST_PER_PAGE))
 
 

@@ -197,7 +197,7 @@ class GroupWriter:
         await self.close()
 
     async def close(self) -> None:
-        """Take nothing new, write what waits, and end `run`."""
+        """Accept no new write, write those that wait, and end `run`."""
         self._closing = True
         self._wake.set()
         if self._task is not None:

@@ -34,7 +34,7 @@ Indices = NDArray[np.int64]
 _PATIENCE_MS: Final = 600_000
 #: A round looks again at groups that were refused for lack of cache after so long, even if nothing happens.
 _AGAIN_MS: Final = 60_000
-#: A copy that is ordered ahead of time replaces only what is worth less than this part of it.
+#: A copy that is ordered ahead of time replaces only copies that are worth less than this part of it.
 _AHEAD_PART: Final = 2
 
 
@@ -88,7 +88,7 @@ def _waits(state: EngineState, pin: Pin) -> bool:
 
 
 def _moves(state: EngineState, pin: Pin) -> bool:
-    """Whether some of what is pinned is still to come."""
+    """Whether a pinned dataset is still to come."""
     return any(pin.node not in state.cluster.catalogue.nodes_of(dataset) for dataset in pin.datasets)
 
 
@@ -96,14 +96,14 @@ def _moves(state: EngineState, pin: Pin) -> bool:
 
 
 class _Room(msgspec.Struct, frozen=True):
-    """How some tasks find room on one node: how many of them, and what must go."""
+    """How some tasks find room on one node: their number, and the copies to drop."""
 
     tasks: int
     drops: tuple[Copy, ...]
 
 
 def make_room(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: Indices) -> NDArray[np.bool_]:
-    """Drop what must go so that tasks find room for their data on their nodes.
+    """Drop copies so that tasks find room for their data on their nodes.
 
     Args:
         recorder: Of this step.
@@ -131,7 +131,7 @@ def make_room(recorder: Recorder, candidate: Candidate, tasks: Indices, nodes: I
 
 
 def _find(recorder: Recorder, caches: Caches, candidate: Candidate, tasks: Indices, node: int) -> _Room:
-    """As many of the tasks as find room on a node, and what goes for them."""
+    """As many of the tasks as find room on a node, and the copies to drop for them."""
     state, cache, group = recorder.state, caches.of[node], candidate.group
     evictable = recorder.evictable
     inputs = tuple(dict.fromkeys(group.inputs))
@@ -179,7 +179,7 @@ def reserve_room(recorder: Recorder, candidate: Candidate, task: int, node: int,
     stage, group = candidate.stage, candidate.group
     writes = written_by(state, candidate.run, stage, group.reads) * _is_writer(stage, task)
     inputs = tuple(dict.fromkeys(group.inputs))
-    if bound and group.remote:  # of what need not be on its node it reads there what is
+    if bound and group.remote:  # remote inputs that are on its node are read there
         inputs += tuple(each for each in group.remote if node in state.cluster.catalogue.nodes_of(each))
     waits = None if bound else (candidate.run.id, stage.number, task, int(stage.attempt[task]))
     pin = Pin(node, inputs, writes, recorder.now, waits)
@@ -233,7 +233,7 @@ def _lesser(evictable: Evictable, dataset: int, node: int) -> list[Copy]:
     return [copy for copy in copies if copy.need is Need.NOBODY or copy.value < worth]
 
 
-# ---- what goes ----
+# ---- copies that are dropped ----
 
 
 def _drop(recorder: Recorder, node: int, copies: Sequence[Copy]) -> None:
@@ -314,7 +314,7 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
 
 
 def end_round(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Plan:
-    """Say of groups that wait for cache what it holds. The first that has waited long reserves nodes: others leave it room."""
+    """Explain a full cache to groups that wait for it. The first that has waited long reserves nodes: others leave it room."""
     state = recorder.state
     waiting = [
         reason for reason in plan.reasons if reason.code is ReasonCode.CACHE_FULL and reason.group in groups

@@ -156,7 +156,7 @@ class Readers:
 
 
 def origin_of(uri: str) -> Origin | None:
-    """Which shard wrote a dataset; None for what comes from outside."""
+    """The shard that wrote a dataset; None for one from outside."""
     if not uri.startswith("flowsched:"):
         return None
     parts = uri.removeprefix("flowsched:").split("/", 4)
@@ -166,7 +166,7 @@ def origin_of(uri: str) -> Origin | None:
 
 
 def note_outside(state: EngineState) -> None:
-    """Write down what living workflows read from outside, where that has not been done."""
+    """Note the datasets that living workflows read from outside, where that has not been done."""
     for workflow in [each for each in state.work.runs if each not in state.caches.noted]:
         run = state.work.runs[workflow]
         noted: set[int] = set()
@@ -241,7 +241,7 @@ def note_ended(state: EngineState, workflow: str, spec: WorkflowSpec) -> None:
         del state.caches.ended_reads[next(iter(state.caches.ended_reads))]
 
 
-# ---- what may be dropped ----
+# ---- copies that may be dropped ----
 
 
 #: For a task that has waited so long, a last copy is dropped and a limit gives way, on a node that holds nothing for others.
@@ -427,7 +427,7 @@ def pin_again(
     claim: Claim,
     statement: Statement,
 ) -> None:
-    """After a restart: a pod that may still be there goes on reading what it read, and writing."""
+    """After a restart: pin the inputs of a pod that may still be there, and reserve room for its outputs."""
     if state.cluster.catalogue.caches is None:
         return
     uris = dict.fromkeys(uri for file in pod.inputs for uri in file.uris)

@@ -187,7 +187,7 @@ def _work(stage: StageRun) -> int:
 
 
 def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple[int, int]:
-    """(producing shards, bytes) that one shard of a stage is expected to read of what only few others read."""
+    """(producing shards, bytes) of the datasets with few readers that one shard of a stage is expected to read."""
     producers = total = 0
     for number, count in _parents(state, run, consumer):
         producers += count
@@ -266,7 +266,7 @@ def _choose(
 
 
 def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, home: int) -> int:
-    """Bytes that producers which run elsewhere will bring home, and what waits to be pushed there already."""
+    """Bytes that producers which run elsewhere will send to the gather node, and those that wait to be pushed there already."""
     waiting = state.data.push_backlog.get(home, 0)
     known = state.data.coming.setdefault((run.id, consumer.number), {})
     if reader in known and known[reader][0] == home:
@@ -300,7 +300,7 @@ def _read_by(run: WorkflowRun, parent: StageRun, consumer: StageRun, reader: int
 
 
 def _written_ms(state: EngineState, more: int) -> NDArray[np.int64]:
-    """(N,) ms that nodes' disks take for what is gathered there, and so many bytes more: they are written wherever they come from.
+    """(N,) ms that nodes' disks take for data gathered there, and so many bytes more: they are written wherever they come from.
 
     An output with several readers counts for each of them in part: tasks that read the same often share a gather node.
     """

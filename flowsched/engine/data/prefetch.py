@@ -46,7 +46,7 @@ def note_written(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: in
 
 
 def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
-    """Remember what groups that wait will read, and where, until the next plan."""
+    """Remember until the next plan the datasets that waiting groups will read, and where."""
     state = recorder.state
     wants: dict[tuple[int, int], TransferWant] = {}
     for key, node in plan.ahead:
@@ -122,7 +122,7 @@ def landed(recorder: Recorder, pair: tuple[int, int], event: TransferDone, order
 
 
 def moved_by(recorder: Recorder, pair: tuple[int, int], event: TransferDone) -> int:
-    """Bytes that moved for what has come.
+    """Bytes that moved for an arrived piece or dataset.
 
     Reports can arrive out of order. When one reports the whole dataset, the pieces still under way have moved too. No task
     will wait for their reports, so their bytes count now.
@@ -166,8 +166,8 @@ def refused(recorder: Recorder, dataset: int, event: TransferFailed) -> bool:
     if event.changed and event.version == edition and edition:
         return True  # known by now: it was ordered before
     catalogue.drop_all_pieces(dataset, statement)
-    # Where a node has it whole, that is what it is: copies of the whole cannot mix with what its origin has become.
-    whole = event.undivided or catalogue.has_replica(dataset) or times >= _MOST_EDITIONS
+    # Where a node has it whole, that is what it is: copies of the whole cannot mix with the origin's new version.
+    whole = event.undivided or catalogue.held(dataset) or times >= _MOST_EDITIONS
     if whole:
         if dataset not in catalogue.undivided:
             statement.include(catalogue.undivided, dataset)
@@ -258,7 +258,7 @@ def _rank(run: WorkflowRun, spread: Spread, copy_ms: int) -> int | None:
 
 
 def _awaits(run: WorkflowRun, stage: StageRun, copy_ms: int) -> bool:
-    """Whether something of what a stage waits for is under way that takes as long as a copy."""
+    """Whether a stage waits for a producer that is under way and takes as long as a copy."""
     parents = [run.stages[edge.parent] for edge in run.graph.edges_in[stage.number]]
     long = [each for each in parents if (each.spec.estimate.runtime_ms or 0) >= copy_ms]
     return any(each.uniform is None and (each.done or each.holding()) for each in long)

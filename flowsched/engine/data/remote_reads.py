@@ -67,8 +67,8 @@ def remote_specs(state: EngineState, run: WorkflowRun, stage: StageRun) -> list[
 def remote_ids(
     state: EngineState, run: WorkflowRun, stage: StageRun, specs: Sequence[InputSpec], shard: int
 ) -> tuple[int, ...]:
-    """Catalogue numbers of the datasets that these inputs of one shard consist of, as far as they lie on nodes: what is only kept
-    outside is copied from there.
+    """Catalogue numbers of the datasets that these inputs of one shard consist of, as far as they lie on nodes: others are
+    copied from outside.
     """
     catalogue = state.cluster.catalogue
     found = [catalogue.intern(*each) for spec in specs for each in datasets_of(run, stage, spec, shard)]
@@ -76,7 +76,7 @@ def remote_ids(
 
 
 def sources(state: EngineState, group: PodGroup, node: int) -> Mapping[str, str]:
-    """Where a pod on a node reads what is not there, by uri: each from the node that has it and is read from least."""
+    """The sources of inputs that a pod's node does not have, by uri: each from the holder that fewest pods read from."""
     if not group.remote:
         return EMPTY
     found = {}
@@ -116,7 +116,7 @@ def end_reading(state: EngineState, name: str, statement: Statement) -> None:
 
 
 def _pairs(state: EngineState, ref: PodRef) -> list[tuple[int, int]]:
-    """(dataset, node) of what a pod reads elsewhere, as long as the node is known."""
+    """(dataset, node) of a pod's remote inputs, as long as the node is known."""
     index = state.cluster.snapshot.index
     return [
         (state.cluster.catalogue.intern(uri), index[node])

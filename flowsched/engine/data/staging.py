@@ -54,7 +54,7 @@ def end_copy(state: EngineState, order: TransferOrder, statement: Statement) -> 
 
 
 def limits_now(state: EngineState) -> TransferLimits:
-    """How many copies may go beside each other: fewer from outside while pods work straight on what lies there, at least one."""
+    """How many copies may go beside each other: fewer from outside while pods work straight on the data there, at least one."""
     storage, limits = _origin(state), state.cluster.transfer_limits
     if storage is None:
         return limits
@@ -166,7 +166,7 @@ class Targets:
             if pair not in state.data.wanted:
                 statement.pop(
                     state.data.backoff, pair
-                )  # what failed ahead of time is not counted against a task
+                )  # failures ahead of time are not counted against a task
             state.data.wanted.add(TransferWant(*pair, group.rank_ms, group.priority), number, statement)
         key = state.work.groups[group.key]
         assert isinstance(key, GroupKey)  # foreign groups are not staged

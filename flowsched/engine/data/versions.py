@@ -34,7 +34,7 @@ def read_versions(
         recorder: Of the step.
         run, stage: The stage that asked.
         answer: The answer to its look-up.
-        only_known: No task reads them yet: they may be copied ahead, and what is read is looked at again.
+        only_known: No task reads them yet: they may be copied ahead, and the task's own look-up follows.
     """
     state, catalogue = recorder.state, recorder.state.cluster.catalogue
     sizes = {spec.uri: spec.size_bytes or 0 for spec in stage.spec.inputs if spec.stage is None}

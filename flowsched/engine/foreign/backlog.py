@@ -1,5 +1,5 @@
-"""Foreign groups in a round (`admission.Others`), and what a plan means for them: bindings, and room held for pods that are still
-to come.
+"""Foreign groups in a round (`admission.Others`), and a plan's consequences for them: bindings, and reserved room for pods that are
+still to come.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ForeignPods:
         return [candidate.group for candidate in backlog.candidates.values()], backlog.reasons
 
     def carry_out(self, placement: Placement) -> None:
-        """Bind what was placed."""
+        """Bind the placed pods."""
         carry_out_foreign(self._recorder, self._candidates[placement.group], placement)
 
     def make_way(self, owners: Sequence[str], message: str) -> None:

@@ -51,7 +51,7 @@ def note_budget(recorder: Recorder, name: str, allowed: int | None) -> None:
 
 
 def settle(recorder: Recorder) -> None:
-    """Bring claims up to date: which pods may be evicted, which ones go together, and what would be lost."""
+    """Bring claims up to date: which pods may be evicted, which ones go together, and the work that would be lost."""
     state = recorder.state
     for unit, (key, until) in list(state.foreign.spared.items()):
         if recorder.now < until:

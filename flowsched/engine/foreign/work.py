@@ -247,7 +247,7 @@ def _taken(
         recorder: Of this step.
         event: The pod.
         node: Its node.
-        amount: (R,) what it takes.
+        amount: (R,) its request.
         known: Its claim so far.
     """
     state, statement = recorder.state, recorder.statement

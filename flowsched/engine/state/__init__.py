@@ -47,7 +47,7 @@ class EngineState(msgspec.Struct):
             self.data.coming.pop((run.id, edge.child), None)
 
     def note_undone(self) -> None:
-        """A step was undone: so is what was worked out in it."""
+        """A step was undone: so are its derived values."""
         self.work.bags.clear()
         self.data.coming.clear()
         self.data.coming_from.clear()
@@ -55,7 +55,7 @@ class EngineState(msgspec.Struct):
         self.cluster.snapshot.cache.clear()
 
     def forget(self, workflow: str) -> None:
-        """Drop what is kept about a workflow that has ended. Costs what it had, however many others there are."""
+        """Drop the state of a workflow that has ended. The cost depends on its size alone, not on other workflows."""
         run = self.work.runs.get(workflow)
         self.data.forget(workflow, range(0 if run is None else len(run.stages)))
         numbers = self.work.forget(workflow)
@@ -64,6 +64,6 @@ class EngineState(msgspec.Struct):
             self.cluster.snapshot.spent.pop(number, None)
 
     def forget_foreign(self, key: str) -> None:
-        """Drop what is kept about a foreign group of which nothing is left."""
+        """Drop the state of a foreign group of which nothing is left."""
         if key not in self.foreign.groups:  # else it has come back
             self.round.forget(self.work.forget_foreign(key))

@@ -1,4 +1,4 @@
-"""The state of caches: which tasks read what. It is kept only while some cache has a limit."""
+"""The state of caches: the readers of datasets. It is kept only while some cache has a limit."""
 
 from __future__ import annotations
 

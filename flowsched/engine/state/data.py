@@ -52,7 +52,7 @@ class Gather(msgspec.Struct, frozen=True):
     consumer: int
     match: Match
     output_bytes: int  #: expected of one producing shard, of all that the consumer reads of it
-    through: bool = False  #: the consumer gathers nothing, but what it writes of this will be gathered
+    through: bool = False  #: the consumer gathers nothing, but its outputs of this will be gathered
 
 
 class Route(NamedTuple):
@@ -130,7 +130,7 @@ class DataState(msgspec.Struct):
     home_work: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
 
     def forget(self, workflow: str, stages: Iterable[int]) -> None:
-        """Drop what is kept about a workflow that has ended, and its stages."""
+        """Drop the state of a workflow that has ended, and of its stages."""
         self.spreads.pop(workflow, None)
         for home in [home for home in self.homes if home[0] == workflow]:
             del self.homes[home]

@@ -1,4 +1,4 @@
-"""The policy in force: the profile, the queues, and what the leader and the executor are."""
+"""The policy in force: the profile, the queues, and the facts of the leader and the executor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PolicyState(msgspec.Struct):
         mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages
             nothing.
         memoizing: The cache of results is asked for the stages that want it. Its answers come as events (`LookedUp`).
-        remote_reads: Pods can read what lies on other nodes without a copy.
+        remote_reads: Pods can read datasets on other nodes without a copy.
     """
 
     profile: Profile = msgspec.field(default_factory=lambda: PROFILES["flowsched"])

@@ -42,7 +42,7 @@ class RoundState(msgspec.Struct):
     next_round_at: int | None = None
 
     def forget(self, groups: Iterable[int]) -> None:
-        """Drop what is kept about groups that are no more."""
+        """Drop the state of groups that are no more."""
         for number in groups:
             self.reasons.pop(number, None)
             self.refused.pop(number, None)

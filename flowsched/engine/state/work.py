@@ -1,4 +1,4 @@
-"""The state of work: workflows and their pods, the backlog, and what was learned of tasks."""
+"""The state of work: workflows and their pods, the backlog, and learned profiles of tasks."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class WorkState(msgspec.Struct):
                     cached.basis = None
 
     def forget(self, workflow: str) -> list[int]:
-        """Drop what is kept about a workflow that has ended. Returns the numbers of its backlog items."""
+        """Drop the state of a workflow that has ended. Returns the numbers of its backlog items."""
         numbers = []
         for group in self.groups_of.pop(workflow, ()):
             number = self.keys.pop(group)
