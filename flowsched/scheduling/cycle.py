@@ -145,14 +145,16 @@ class _Cycle:
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
 
-        Each takes the room that is held for it, and what else is free.
+        Each takes the room that is reserved for it, and other free room.
         """
         state, nominations = self.state, self.state.snapshot.nominations
         if not nominations:
             return
         found = [group for groups in state.waiting.values() for group in groups if group.key in nominations]
         for group in sorted(found, key=lambda group: group.key):
-            self.preemption.give_back(group.key)  # or what is held for it would count against its queue's cap
+            self.preemption.give_back(
+                group.key
+            )  # or its own reserved room would count against its queue's cap
             if self.barred(group) is not None:
                 self.preemption.withhold(group.key)
                 continue
@@ -171,7 +173,7 @@ class _Cycle:
                 self.preemption.withhold(group.key)
 
     def serve_put_off(self) -> None:
-        """Give what is left to the groups that were put off, since every group has had its turn."""
+        """Give the rest of the room to the groups that were put off, since every group has had its turn."""
         self.state.budgets.second = True
         for group in self.state.budgets.put_off:
             while self.state.left > 0 and not self.consider(group):
@@ -180,14 +182,14 @@ class _Cycle:
                 self.refuse(Reason(group.key, ReasonCode.BACKLOG_WINDOW, _AT_ONCE))
 
     def skip(self) -> None:
-        """Say of what is left that it was not looked at."""
+        """Add the reason of each remaining group: the cycle did not consider it."""
         text = f"not among the {self.state.profile.window} groups a cycle looks at; more important ones are before it"
         if self.state.left <= 0:
             text = _AT_ONCE
         self.reasons.extend(self.fair_share.passed_over(text))
 
     def consider(self, group: PodGroup) -> bool:
-        """Place what can be placed of a group; True when it is done with for this cycle. The numbers are this module's steps."""
+        """Place as much of a group as fits; True when the cycle is done with it. The numbers are this module's steps."""
         state = self.state
         # 2. It can never run, or may not now.
         if (reason := self.blocked(group)) is not None:
@@ -227,7 +229,7 @@ class _Cycle:
         return None
 
     def price(self, group: PodGroup, within: int) -> PlacementRequest | None:
-        """Price a group for what may go in this batch; None where its pods look at each other and the window is used up.
+        """Price the pods of a group for this batch; None where rules bind its pods together and the window is used up.
 
         `within`: how many pods of a bag, or times the minimum of a gang, the budgets of storages allow.
         """

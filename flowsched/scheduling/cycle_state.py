@@ -42,7 +42,7 @@ class CycleState:
         most, left: Pods that this cycle may place, and may still place.
         waiting: Groups by queue, in their order.
         allocations: Placements so far, by group key.
-        full, held: Why groups of some traits were refused. Room only shrinks in a cycle, so what was refused once is refused again:
+        full, delayed: Why groups of some traits were refused. Room only shrinks in a cycle, so a refusal holds until its end:
             `full` for all such groups, `held` for those that would outlast the reservation's start.
         available_times: How long nodes are busy; None until the cycle has asked for it.
     """

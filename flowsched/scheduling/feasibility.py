@@ -155,7 +155,7 @@ class InterPodAffinity(msgspec.Struct, frozen=True, eq=False):
     Args:
         shapes: The roles' shapes.
         masks: For each role, (N,) where other pods let it be; if `mutual`, as far as its own members cannot change it.
-        refusals: For each role, what keeps it from how many of the nodes that allow it.
+        refusals: For each role, the reasons that keep it off nodes that allow it, each with the number of nodes.
         mutual: Its members look at each other.
     """
 
@@ -205,7 +205,7 @@ def beside_others(
         filters: Which rules to ask.
 
     Returns:
-        (N,) where it may be, and what keeps it from how many of the allowed nodes.
+        (N,) where it may be, and the reasons that keep it off allowed nodes, each with the number of nodes.
     """
     mask = allowed
     refusals = []

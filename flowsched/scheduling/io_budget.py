@@ -141,7 +141,7 @@ class Budgets(msgspec.Struct):
         return self.now - group.ready_ms >= self.promote_ms
 
     def _is_heavy(self, group: PodGroup, key: str, rate: int) -> bool:
-        """Whether it asks for more per core than what waits does on average."""
+        """Whether it asks for more per core than the waiting work does on average."""
         cores = sum(role.shape.requests[0] * (role.minimum if group.gang else 1) for role in group.roles)
         return rate * self.snapshot.total[0] > self.averages.get(key, 0) * cores
 
@@ -221,7 +221,7 @@ class Budgets(msgspec.Struct):
 
 
 def _end(claim: Claim, default_ms: int, now: int) -> int:
-    """Its expected end; what is late is expected to end any moment."""
+    """Its expected end; a late claim is expected to end any moment."""
     until = claim.since_ms + default_ms if claim.until_ms is None else claim.until_ms
     return max(until, now)
 

@@ -1,6 +1,6 @@
 """Delay scheduling: whether a pod is done earlier if it waits for a full node than where there is room now.
 
-Source: Zaharia et al. 2010 (delay scheduling); here the wait is bounded by what a copy would cost instead of a fixed time.
+Source: Zaharia et al. 2010 (delay scheduling); here the cost of a copy bounds the wait, not a fixed time.
 """
 
 from __future__ import annotations
@@ -165,9 +165,9 @@ class _Queue:
     """The work queue of one node: the running pods, and the work reserved on it, first come, first served.
 
     Attributes:
-        free: (R,) what is free from `floor` on.
-        ends: (ms from now, (R,) what is given back then), ascending.
-        floor: Nothing more starts earlier (ms from now): what was reserved before goes first.
+        free: (R,) the free amounts from `floor` on.
+        ends: (ms from now, (R,) the amounts that end then), ascending.
+        floor: No further pod starts earlier (ms from now): work that was reserved before goes first.
     """
 
     __slots__ = ("ends", "floor", "free")
@@ -216,7 +216,7 @@ def _holds(free: Sequence[int], need: Sequence[int]) -> bool:
 
 
 class AvailableTimes:
-    """When each node will have room, in one cycle, by expected ends; what is reserved here takes its turn.
+    """When each node will have room, in one cycle, by expected ends; work that is reserved here takes its turn.
 
     Args:
         snapshot: Nodes and claims.
@@ -273,7 +273,7 @@ class AvailableTimes:
         return self._queues[node]
 
     def _need(self, node: int, asked: Sequence[int]) -> list[int]:
-        """(R,) what a pod takes there; one that asks for more than a disk has gets all of it."""
+        """(R,) the request of a pod there; one that asks for more than a disk has gets all of it."""
         need = [*asked, *[0] * (self._free.shape[1] - len(asked))]
         if need[IO]:
             need[IO] = min(need[IO], int(self._snapshot.allocatable[node, IO]))
@@ -301,7 +301,7 @@ class AvailableTimes:
         return starts
 
     def _untouched(self, asked: tuple[int, ...]) -> Ints:
-        """(N,) the same by what runs alone."""
+        """(N,) the same by running pods alone."""
         starts = np.full(len(self._free), _NEVER, dtype=np.int64)
         enough = np.ones(len(self._nodes), dtype=np.bool_)
         at_once = np.ones(len(self._free), dtype=np.bool_)

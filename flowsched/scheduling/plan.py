@@ -52,9 +52,7 @@ class ReasonCode(StrEnum):
         "GangGoesOn"  #: its gang has its minimum and goes on; it joins when room comes, or stays out
     )
     BACKOFF = "BackOff"  #: waits before its next attempt
-    NODE_NOT_READY = (
-        "NodeNotReady"  #: it was started on a node that does not report any more what its pods do
-    )
+    NODE_NOT_READY = "NodeNotReady"  #: it was started on a node that no longer reports on its pods
 
 
 #: Reasons that no waiting ends: the cluster has no such node, the queue or namespace may never have so much, or the document must
@@ -76,9 +74,9 @@ class Reason(msgspec.Struct, frozen=True):
     Args:
         group: Key of the group.
         code: The fixed code.
-        message: For people: what is missing where, and what would change it.
+        message: For people: which resource is missing where, and which change would help.
         numbers: The numbers behind the message, in the units of their names.
-        start_ms: When it is expected to start, if that can be said: its reserved start.
+        start_ms: Its reserved start, if it has one.
         start_low_ms, start_high_ms: It starts between them eight times of ten. Computed when a client asks
             (`explain.forecast`), not in each cycle.
     """
@@ -120,7 +118,7 @@ class Choice(msgspec.Struct, frozen=True):
     others: tuple[NodeCost, ...]
 
     def then(self, later: Choice) -> Choice:
-        """Add a later choice of the same role: what it says of a node holds for both."""
+        """Add a later choice of the same role: its facts about a node hold for both."""
         known = {each.node: each for each in (*self.others, *later.others)}
         return Choice({**later.nodes, **self.nodes}, tuple(known.values()))
 

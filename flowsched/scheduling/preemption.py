@@ -64,7 +64,7 @@ class Accounts(msgspec.Struct):
         tree: The queues.
         shares: Their usage now.
         total: (R,) of the cluster.
-        extra: By queue, (R,) what is still to come, or (negative) to go.
+        extra: By queue, (R,) the amounts still to come, or (negative) to go.
     """
 
     tree: QueueTree
@@ -87,7 +87,7 @@ class Accounts(msgspec.Struct):
         return used
 
     def share(self, queue: Queue, used: Ints, need: Sequence[int]) -> Ints:
-        """Weighted share, in millionths, of each row of (…, R) `used` and what the queue has had of late.
+        """Weighted share, in millionths, of each row of (…, R) `used` and the queue's usage of late.
 
         As `fair_share` measures it: the dominant share of a queue, and of a department that of the resource of which `need` (R,)
         takes most.
@@ -118,7 +118,7 @@ def entitled(
 
     Args:
         group: The taker.
-        need: (R,) what it would get.
+        need: (R,) the amounts that it would get.
         victims: The U units that could be taken, the cheapest first.
         accounts: The future usage of each queue.
         preempt: Whether higher priority may take from lower.
@@ -333,12 +333,12 @@ class Preemption:
     # ---- groups that were nominated before ----
 
     def give_back(self, group: int) -> None:
-        """Let a nominated group use what is held for it."""
+        """Let a nominated group use the room that its nomination holds."""
         self._turn(group, +1)
         self._served.add(group)
 
     def withhold(self, group: int) -> None:
-        """It still does not fit."""
+        """Reserve that room again: the group still does not fit."""
         self._turn(group, -1)
         self._served.discard(group)
 
@@ -416,7 +416,7 @@ class Preemption:
         return self._commit(tried, *found)
 
     def _leaving(self) -> _Leaving:
-        """Victims and what is on its way; worked out once in a cycle, when it is first asked for."""
+        """Victims and leaving pods; computed once in a cycle, on first use."""
         if self._known is None:
             snapshot = self._snapshot
             victims = Victims(snapshot, self._now, self._profile.min_runtime_ms, self._profile.victim_order)
@@ -672,7 +672,7 @@ def _message(group: PodGroup, unit: Claim, reason: str) -> str:
 
 
 def _waits(group: PodGroup, victims: int, there: int, nodes: int, began: int, now: int) -> Reason:
-    """`began`: when its victims were told to leave. Its start is expected so long after that: a reserved start does not move."""
+    """`began`: when its victims were evicted. Its start is expected so long after that: a reserved start does not move."""
     where = f"{nodes} node{'s' if nodes != 1 else ''}"
     text = f"its room on {where} is being freed: " + (
         f"{there} of {victims} pods that make way for it have not left yet"

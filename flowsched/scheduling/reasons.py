@@ -1,4 +1,4 @@
-"""Reasons: why a group is not placed, with the numbers, and what would change it.
+"""Reasons: why a group is not placed, with the numbers, and the change that would help.
 
 Facts come from the same arrays as the decision. Messages are for people; programs read the code and the
 numbers.
@@ -47,7 +47,7 @@ def why_not(request: PlacementRequest, room: Capacity, snapshot: Snapshot, profi
         request: The group as it was tried.
         room: The free capacity now.
         snapshot: The nodes.
-        profile: For trying again without what may be in the way.
+        profile: For trying again without the rules that may be in the way.
     """
     shut, request = request, _with_cache(request)
     with_others, request = request, request.alone()
@@ -443,7 +443,7 @@ class Refusals:
         self._known: dict[object, Reason] | None = None
 
     def why(self, request: PlacementRequest, family: object) -> Reason:
-        """As `why_not`. `family`: what requests have in common that are refused for the same lack of room."""
+        """As `why_not`. `family`: the traits of requests that the same lack of room refuses."""
         group = request.group
         unlike = group.gang or group.shut or group.min_resources is not None or self._room.changes
         ruled = request.affinity is not None or request.rack is not None or request.tables[0].most is not None

@@ -87,7 +87,7 @@ class Calendar:
         self.add(taken)
 
     def add(self, taken: Sequence[Taken]) -> None:
-        """Note more that has started. Of equal ends, what was noted earlier comes first."""
+        """Note further started pods. Of equal ends, those noted earlier come first."""
         if not taken:
             return
         nodes = np.concatenate([part.nodes for part in taken])
@@ -196,7 +196,7 @@ def expected_ends(
 def reserved_amounts(
     request: PlacementRequest, node_choices: Sequence[NodeChoice], axis_count: int, size: int
 ) -> list[Ints]:
-    """For each of `axis_count` axes, (N,) what the reserved pods will take."""
+    """For each of `axis_count` axes, (N,) the requests of the reserved pods."""
     amounts = [np.zeros(size, dtype=np.int64) for _ in range(axis_count)]
     for table, where in zip(request.tables, node_choices, strict=True):
         for axis, need in _sums(request.axes, table):
@@ -248,7 +248,7 @@ class Reservations:
         self.taken: list[Taken] = []
         self.everywhere: Mask = np.ones(len(snapshot), dtype=np.bool_)
         self._calendars: dict[bool, tuple[int, Calendar]] = {}  #: and of `taken`, how many it knows
-        self._deadline = 0  #: ms; what would run beyond it stays off the reserved room
+        self._deadline = 0  #: ms; pods that would run beyond it stay off the reserved room
 
     def too_long(self, group: PodGroup) -> bool:
         """Whether a group would outlast the reservation's start wherever it started now."""
@@ -337,7 +337,7 @@ class Timeline:
     """Free room from each moment until the next; the last one lasts for ever.
 
     Args:
-        returns: When what is held now comes back.
+        returns: When the room of running pods comes back.
         rows: For each axis, (N,) what is free now. Not modified.
         now: The moment, wall-clock ms.
         devices: (N, D) what is free of each GPU, where parts of them are about: they are columns after those of the axes, here
@@ -362,8 +362,8 @@ class Timeline:
         np.cumsum(gained, axis=0, out=self._free[: self._count])
 
     def allocate(self, start: int, end: int, nodes: Ints, amounts: NDArray[np.int64]) -> None:
-        """Room that is taken from `start` until `end`: (k,) nodes, with repeats, and (k, R) amounts. Less than nothing is given
-        back: the same as was taken, from and until the same.
+        """Allocate room from `start` until `end`: (k,) nodes, with repeats, and (k, R) amounts. Negative amounts give room
+        back: the same amounts, from and until the same moments.
         """
         taken = np.zeros(self._free.shape[1:], dtype=np.int64)
         np.add.at(taken[:, : amounts.shape[1]], nodes, amounts)
@@ -371,7 +371,7 @@ class Timeline:
         self._free[first : self._moment(end, later=True)] -= taken
 
     def _moment(self, at: int, *, later: bool) -> int:
-        """The place of a moment, which is told apart from now on if there is room; what was before the first is the first."""
+        """The place of a moment, which gets its own row if there is room; a moment before the first is the first."""
         place = int(np.searchsorted(self._times[: self._count], at, side="left"))
         if place == 0 or (place < self._count and self._times[place] == at):
             return place

@@ -307,7 +307,7 @@ def _piece(
     on_peers = 0
     for node, has in catalogue.holders(dataset, every):
         if has != every and not snapshot.ready[node]:
-            continue  # it is gone, or goes: what it was waiting for comes no more
+            continue  # it is gone, or goes: its pieces come no more
         on_peers |= has
         load = flights.out_of[node]
         if not has & lacks or load >= limits.per_source or node == dest:

@@ -1,6 +1,6 @@
 """Victims: claims that could be taken for other groups, in units, the least lost work first.
 
-A unit is what leaves together: all pods of a gang, since it cannot go on without one of them, or a single pod of a bag. Of a gang
+The pods of a unit leave together: all pods of a gang, since it cannot go on without one of them, or one pod of a bag. Of a gang
 that goes on with fewer members, each beyond the least number of its role (the highest numbers) is a unit of its own, which stands
 before the rest of its gang; if that goes, they go with it.
 
@@ -250,7 +250,7 @@ def leaving_by_queue(snapshot: Snapshot) -> dict[str, Ints]:
 
 
 def claimed_for(snapshot: Snapshot, nomination: Nomination, node: int) -> tuple[int, ...]:
-    """(R,) what is held for a nominated group on a node already."""
+    """(R,) the amounts that a nominated group's claim holds on a node already."""
     claim = snapshot.claims.get(nomination.holder(node))
     amount = claim.amount if claim is not None else ()
     return amount + (0,) * (len(snapshot.axes) - len(amount))

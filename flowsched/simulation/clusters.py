@@ -39,7 +39,7 @@ class SimulatedNode:
     seek_percent: int = 0  #: see `SimulatedStorage`
 
     def info(self) -> NodeInfo:
-        """As an executor would tell it."""
+        """As an executor would report it."""
         return NodeInfo(
             name=self.name,
             cpu_millicores=self.cores * 1000,
@@ -99,7 +99,7 @@ class SimulatedCluster:
 
     @property
     def uniform_cores(self) -> int:
-        """Cores of the first node: what the reference takes as a task's most."""
+        """Cores of the first node: the reference's limit for a task."""
         return self.nodes[0].cores
 
 
@@ -142,11 +142,11 @@ _NAME: Final = keys.text(keys.Form("a name", re.compile(r"[A-Za-z0-9][A-Za-z0-9.
 _AMOUNT: Final = keys.amount(parse_bytes, 'bytes, as "16G" or "64Gi" (of rates: a second)')
 _COUNT: Final = keys.number(1, 100_000)
 _CARRIER: Final[Mapping[str, Key]] = {
-    "disk": Key(_AMOUNT, "What its disk reads and writes a second"),
+    "disk": Key(_AMOUNT, "Bytes that its disk reads and writes a second"),
     "nic": Key(_AMOUNT, "`nic_in` and `nic_out`"),
-    "nic_in": Key(_AMOUNT, "What its network brings a second"),
-    "nic_out": Key(_AMOUNT, "What its network takes a second"),
-    "seek_percent": Key(keys.number(0, 1_000), "What each further stream costs its disk", default=0),
+    "nic_in": Key(_AMOUNT, "Bytes that its network receives a second"),
+    "nic_out": Key(_AMOUNT, "Bytes that its network sends a second"),
+    "seek_percent": Key(keys.number(0, 1_000), "Percent that each further stream costs its disk", default=0),
 }
 _NODE: Final = Table(
     "Nodes of one kind.",
@@ -158,7 +158,7 @@ _NODE: Final = Table(
         "gpus": Key(keys.number(0, 100_000), "Of one node", default=0),
         "cache": Key(_AMOUNT, "Memory that keeps what was read last"),
         "rack": Key(_NAME, "Its rack"),
-        "datasets": Key(_AMOUNT, "What its disk may hold of them"),
+        "datasets": Key(_AMOUNT, "Bytes of datasets that its disk may hold"),
         **_CARRIER,
     },
 )
@@ -172,7 +172,7 @@ _CLUSTER: Final = Table(
             keys.list_of(_NODE, 100_000, 1), "Its nodes", required="an array of at least one kind of node"
         ),
         "storage": Key(_STORAGE, "Its shared storage"),
-        "startup": Key(keys.amount(parse_duration, 'a time, as "3s"'), "What a pod takes to start"),
+        "startup": Key(keys.amount(parse_duration, 'a time, as "3s"'), "The time that a pod takes to start"),
     },
 )
 
@@ -244,7 +244,7 @@ class Loss:
 
 
 def losses_of(asked: Sequence[str], cluster: SimulatedCluster) -> tuple[Loss, ...]:
-    """Read what shall be lost: `NODE@SECONDS`, or `NODE@SECONDS-SECONDS` if the node comes back.
+    """Read the loss of a node: `NODE@SECONDS`, or `NODE@SECONDS-SECONDS` if the node comes back.
 
     Raises:
         InvalidRequest: One cannot be read, its node is not in the cluster, or it is lost while it is gone.

@@ -1,4 +1,4 @@
-"""Our own workflow documents as workloads: what they estimate is taken for what happens."""
+"""Our own workflow documents as workloads: their estimates are taken for the truth."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Running:
     run_end: float = 0.0
     waiting: int = 0
     over: bool = False
-    disk_bytes: int = 0  #: what it made its node's disk read and write
+    disk_bytes: int = 0  #: bytes that it made its node's disk read and write
 
 
 # ---- the page cache ----
@@ -109,7 +109,7 @@ class Afterwards:
         self._cache = cache
         self._used = cache.used
         self._recent: OrderedDict[FileId, int] = OrderedDict()  #: used since, the last one last
-        self._gone: set[FileId] = set()  #: what the cache holds now and has lost by then
+        self._gone: set[FileId] = set()  #: files that the cache holds now and has lost by then
         self._oldest = cache.oldest()
 
     def __contains__(self, file: FileId) -> bool:
@@ -149,7 +149,7 @@ class Afterwards:
 # ---- reads from the disk ----
 
 
-#: How often a task may wait for what another reads of one file, before it reads that file for itself.
+#: How often a task may wait for another's read of one file, before it reads that file for itself.
 SHARED: Final = 2
 Action = Callable[[], None]
 
@@ -230,7 +230,7 @@ class DiskReads:
             self._settle_later(running.node)
 
     def _bring(self, reader: _Reader, missed: Sequence[Input]) -> None:
-        """Let the disk read what it has not read for this task yet."""
+        """Let the disk read the bytes that it has not read for this task yet."""
         self._reading.setdefault(reader.running.node, []).append(reader)
         wanted = [each for each in missed if each.size - reader.own.get(each.file, 0.0) >= 1]
         reader.waiting = len(wanted) + 1

@@ -1,6 +1,6 @@
 """The service's own decisions on a simulated cluster: `engine.step` on a virtual clock, around it the fluid world.
 
-Nothing that decides sees the truth: the engine knows documents, expectations, and what the cluster has reported.
+No code that decides sees the truth: the engine knows documents, expectations, and the cluster's reports.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Simulation:
         return self.world
 
     def _note_end(self, run: WorkflowRun) -> None:
-        """Note what of a workflow need not run, or will never end. `run` has ended, or nothing happens any more."""
+        """Note the tasks of a workflow that need not run, or will never end. `run` has ended, or nothing happens any more."""
         name = self.workloads[run.seq].name
         if run.state is RunState.SUCCEEDED:
             skipped = int(run.counts[:, TaskState.SKIPPED].sum())
@@ -388,7 +388,7 @@ def limits_of(cluster: SimulatedCluster) -> TransferLimits:
 
 
 def shared_by(cluster: SimulatedCluster) -> Storage:
-    """The storage as a profile declares it: its links and its disk bound what all nodes get."""
+    """The storage as a profile declares it: its links and its disk bound the rates of all nodes together."""
     storage = cluster.storage
     reads, writes = (min(link, storage.disk) for link in (storage.nic_out, storage.nic_in))
     return Storage(storage.name, reads, writes)

@@ -1,4 +1,4 @@
-"""Workloads: the truth about tasks and files, and beside it what a scheduler is told.
+"""Workloads: the truth about tasks and files, and beside it the facts that a scheduler gets.
 
 A `Workload` holds both sides and keeps them apart. Jobs say what a task really computes, reads and writes; the document says
 what a user of this pipeline would: the DAG, cores, memory, and what tasks of a kind took before (a mean over the kind, or

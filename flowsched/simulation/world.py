@@ -26,7 +26,7 @@ Action = Callable[[], None]
 
 
 class Stopped(Exception):
-    """Another thread does not want to know any more what happens in this world."""
+    """Another thread has stopped this world."""
 
 
 class World:
@@ -112,7 +112,7 @@ class World:
             while self._timers and self._timers[0][0] <= self.now:
                 heapq.heappop(self._timers)[2]()
         if until > self.now:
-            self._advance(until)  # what ends within a nanosecond of that has ended too
+            self._advance(until)  # a flow that ends within a nanosecond of that has ended too
 
     def _advance(self, moment: float) -> None:
         for flow in self.network.advance(moment):
@@ -243,7 +243,7 @@ class World:
         arrived()
 
     def _read_disk(self, running: Running) -> None:
-        """Read what memory does not hold; then compute."""
+        """Read the inputs that memory does not hold; then compute."""
         files = self.workloads[running.workload].files
         inputs = [
             Input(files[number].name, (running.workload, number), files[number].size)
@@ -253,7 +253,7 @@ class World:
         self._disk_reads.read(running, self.job(running).name, inputs, lambda: self._compute(running))
 
     def _read_mounted(self, running: Running, number: int, action: Action) -> None:
-        """Read from the storage what the node's memory does not hold.
+        """Read a file from the storage, unless the node's memory holds it.
 
         A file that several tasks read is cached, for all that read it meanwhile on this node, and goes through the disk
         like any copy. A file that only one task reads is not.
@@ -344,7 +344,7 @@ class World:
         running.ended()
 
     def lose(self, running: Running, outcome: str) -> None:
-        """An attempt is taken away or lost: what it has done is worth nothing."""
+        """An attempt is evicted or lost: its work is worth nothing."""
         if running.over:
             return
         running.over, running.outcome = True, outcome
@@ -355,7 +355,7 @@ class World:
         self._ran(running)
 
     def fail(self, node: int) -> list[int]:
-        """A node is gone, with its files and what its memory held. The caller loses the attempts that it started there (`lose`).
+        """A node is gone, with its files and its memory. The caller loses the attempts that it started there (`lose`).
 
         Returns:
             The numbers of the flows over it that broke off; nothing follows them.

@@ -1,1 +1,1 @@
-"""Workflows: what is to run and how far it has got. Pure: no I/O, no clock, no SQL, no Kubernetes."""
+"""Workflows: the declared stages and the progress of a run. Pure: no I/O, no clock, no SQL, no Kubernetes."""

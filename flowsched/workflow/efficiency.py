@@ -1,4 +1,4 @@
-"""Efficiency: what attempts of a stage used of what they asked for, and what to ask for instead. Pure."""
+"""Efficiency: the use that attempts of a stage made of their requests, and better requests. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _GIB: Final = 1 << 30
 LEAST_RUN_MS: Final = 1_000
 #: Advice leaves so much above the highest use: a run on other data needs more.
 _MARGIN: Final = 1.2
-#: Less is advised only if it is at most this part of what was asked for.
+#: Less is advised only if it is at most this part of the request.
 _WORTH_LESS: Final = 0.75
 LEAST_SAVED_BYTES: Final = 128 * _MIB
-#: More memory is advised if an attempt used more than this part of what it asked for.
+#: More memory is advised if an attempt used more than this part of its request.
 _NEARLY_ALL: Final = 0.9
-#: More cores are advised if an attempt used more than this many times what it asked for.
+#: More cores are advised if an attempt used more than this many times its request.
 _BEYOND: Final = 1.25
 OUT_OF_MEMORY: Final = "OOMKilled"
 #: Of an attempt that was taken away: its task was preempted, drained or cancelled.
@@ -173,7 +173,7 @@ def _cores(number: float) -> str:
 
 
 def whole(views: Iterable[EfficiencyView]) -> Mapping[str, float | None]:
-    """Over all stages: `running_seconds`, `core_seconds`, `cpu_seconds`, and `cpu_efficiency` of what was measured."""
+    """Over all stages: `running_seconds`, `core_seconds`, `cpu_seconds`, and `cpu_efficiency` of the measured attempts."""
     some = list(views)
     used = [view.cpu_seconds for view in some if view.cpu_seconds is not None]
     measured = sum(

@@ -1,4 +1,4 @@
-"""Estimates: what a kind of task takes, learned from those that finished: time, CPU, bytes, memory.
+"""Estimates: the time, CPU, bytes and memory of a kind of task, learned from finished tasks.
 
 A kind is (workflow name, stage name). Each amount is a `Trend` over the bytes a task reads, with the spread that was seen
 around it. The last few samples of each kind are kept and nothing else, so a model is the same whether it was learned in one
@@ -68,13 +68,11 @@ class Trend(msgspec.Struct, frozen=True):
         return first + (middle * observed // predicted - first) * part // PER_MILLE
 
     def deviation(self, size: int) -> int:
-        """The standard deviation around the middle, carried over to this size; of one sample none can be told: 0."""
+        """The standard deviation around the median, scaled to this size; 0 for a single sample."""
         if self.samples < 2:
             return 0
         middle = self.at(size)
-        squares = sum(
-            (middle * (observed - predicted) // predicted) ** 2 for observed, predicted in self.errors
-        )
+        squares = sum((middle * (amount - predicted) // predicted) ** 2 for amount, predicted in self.errors)
         return isqrt(squares // (self.samples - 1))
 
 
@@ -341,7 +339,7 @@ class Estimates:
         return None if trend is None else trend.high(declared_ms, FEW)
 
     def weight_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
-        """The middle and half a standard deviation, for priorities: what may take long begins early."""
+        """The median and half a standard deviation, for priorities: a task that may take long begins early."""
         trend = self.trend(workflow, stage, RUNTIME)
         return None if trend is None else trend.at(input_bytes) + trend.deviation(input_bytes) // 2
 

@@ -61,8 +61,8 @@ class StageGraph:
     Attributes:
         numbers: Stage name -> number.
         widths: (S,) shards of each stage.
-        edges_in: Per stage, what it waits for, at most one edge per parent, in the order of parents.
-        edges_out: Per stage, what waits for it, in the order of children.
+        edges_in: Per stage, the edges to its parents, at most one each, in the order of parents.
+        edges_out: Per stage, the edges to its children, in the order of children.
         data: Per stage, one edge for each input that reads from a stage, in the order of its inputs.
         order: Stage numbers, parents first; ties in the order of the document.
         conditional: Stages that may be skipped: values or a failure decide about them, or about a stage that they come after.
@@ -76,9 +76,9 @@ class StageGraph:
         self.widths = tuple(stage.width for stage in stages)
         self.data: tuple[tuple[Edge, ...], ...] = tuple(
             tuple(
-                Edge(self.numbers[input_spec.stage], number, input_spec.match, input_spec.name)
-                for input_spec in stage.inputs
-                if input_spec.stage is not None
+                Edge(self.numbers[source.stage], number, source.match, source.name)
+                for source in stage.inputs
+                if source.stage is not None
             )
             for number, stage in enumerate(stages)
         )
@@ -168,7 +168,7 @@ class StageGraph:
             weights_ms: (S,) how long one task of each stage takes, transfers included. Not modified.
 
         Returns:
-            (S,) milliseconds: the stage's own weight and the longest way through what waits for it.
+            (S,) milliseconds: the stage's own weight and the longest way through its descendants.
         """
         ranks = [int(weight) for weight in weights_ms]
         for stage in reversed(self.order):

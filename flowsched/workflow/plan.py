@@ -52,7 +52,7 @@ class Image(Part, frozen=True):
 
 
 class ScatterPlan(Part, frozen=True):
-    """A scatter: how many shards it has in one instance of what is around it, and in all."""
+    """A scatter: how many shards it has in one instance of the sections around it, and in all."""
 
     id: str
     variable: str
@@ -159,9 +159,9 @@ class RankPlan(Part, frozen=True):
 
 
 class StageForecast(Part, frozen=True):
-    """The nodes of one level, which can run at the same time, and what they ask for together.
+    """The nodes of one level, which can run at the same time, and their requests together.
 
-    Sums are over what is known; `partial` says that there is more: a width, a condition or an amount that is not known yet.
+    Sums are over known amounts; `partial` means that there is more: a width, a condition or an amount that is not known yet.
     """
 
     level: int

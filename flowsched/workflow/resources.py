@@ -1,4 +1,4 @@
-"""Quantities: what people write ("8Gi", "500m", "1h30m") as whole numbers, and back.
+"""Quantities: texts of users ("8Gi", "500m", "1h30m") as whole numbers, and back.
 
 Every conversion is integer arithmetic and rounds up, so that a task never gets less than it asked for and no
 figure depends on how binary fractions round. Knows nothing of stages.

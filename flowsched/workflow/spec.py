@@ -1,7 +1,7 @@
 """The checked document, as values: workflow, stages, roles, data references. No decoding here (see `decode`).
 
 Everything is frozen, hashable where its parts are, and checked once when it is decoded: the rest of flowsched
-may rely on what the docstrings say. Units: memory and disk in bytes, CPU in thousandths of a core, GPU in thousandths of a
+may rely on the docstrings. Units: memory and disk in bytes, CPU in thousandths of a core, GPU in thousandths of a
 device, times in milliseconds.
 """
 
@@ -196,7 +196,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """Whether a stage runs: the outcome of what it needs, and the values that outputs must have.
+    """Whether a stage runs: the outcome of the stages that it needs, and the values that outputs must have.
 
     `equals` holds (stage, output, allowed texts): the recorded text of an output with `value: true`, stripped.
     """
@@ -362,7 +362,7 @@ class StageSpec(msgspec.Struct, frozen=True):
 
     @property
     def says_io(self) -> bool:
-        """Whether the document declares what its pods read and write."""
+        """Whether the document declares the reads and writes of its pods."""
         return self.io != Traffic() or any(role.io is not None for role in self.roles)
 
     @property

@@ -1,4 +1,4 @@
-"""Views: what the API answers and the SDK reads, one set of structs for both sides. Times are ISO 8601 UTC in JSON.
+"""Views: the answers of the API, which the SDK reads: one set of structs for both sides. Times are ISO 8601 UTC in JSON.
 
 Fields are only ever added. Nothing here imports numpy, SQL or HTTP.
 """
@@ -94,7 +94,7 @@ class WorkflowView(View, kw_only=True):
 
 
 class StageView(View, kw_only=True):
-    """One stage of a workflow, with what its tasks waited for and moved."""
+    """One stage of a workflow, with the waiting times and moved bytes of its tasks."""
 
     SHOWN: ClassVar = (
         "name",
@@ -179,7 +179,7 @@ class AttemptView(View, kw_only=True):
 
 
 class AttemptUseView(AttemptView, kw_only=True):
-    """One try of one task, with what it asked for beside what it used. `choice` and `images` are left out."""
+    """One try of one task, with its requests beside its use. `choice` and `images` are left out."""
 
     SHOWN: ClassVar = (
         "stage",
@@ -252,7 +252,7 @@ class TaskView(View, kw_only=True):
 
 
 class SuggestionView(View, kw_only=True):
-    """One change after which it would start, and which could not be smaller: docs/explain.md says what each kind means."""
+    """One change after which it would start, and which could not be smaller: docs/explain.md explains each kind."""
 
     kind: str
     object: str = ""  #: which role, queue or node; "" = the group itself
@@ -324,7 +324,7 @@ class EventView(View, kw_only=True):
 
 
 class QueueUserView(View, kw_only=True):
-    """A user of a queue: what it has, and has had on average of late. `user` is empty for those who did not say who they are."""
+    """A user of a queue: its usage now, and on average of late. `user` is empty for workflows that name no user."""
 
     user: str
     used: dict[str, int] = {}
@@ -332,7 +332,7 @@ class QueueUserView(View, kw_only=True):
 
 
 class QueueView(View, kw_only=True):
-    """A queue: what it may use and does use. Amounts by resource name (cpu in millicores, memory in bytes …)."""
+    """A queue: its limits and its usage. Amounts by resource name (cpu in millicores, memory in bytes …)."""
 
     SHOWN: ClassVar = (
         "name",
@@ -385,7 +385,7 @@ class DrainView(View, kw_only=True):
 
 
 class NodeView(View, kw_only=True):
-    """A node: what it has, what is taken, what moved."""
+    """A node: its resources, their use, and the bytes moved."""
 
     SHOWN: ClassVar = (
         "name",
@@ -527,7 +527,7 @@ class IdleView(View, kw_only=True):
 
 
 class IdleReportView(View, kw_only=True):
-    """Why what is idle now is idle."""
+    """The causes of the room that is idle now."""
 
     at: datetime
     resources: dict[str, IdleView] = msgspec.field(
@@ -582,7 +582,7 @@ class CromwellSource(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class PlanBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A workflow to plan: its source with what it imports, or the Cromwell server that has it."""
+    """A workflow to plan: its source with its imports, or the Cromwell server that has it."""
 
     source: str | None = None
     imports: dict[str, str] | str = {}  #: sources by name, or a zip file in base64
@@ -607,7 +607,7 @@ class PlanSummary(View, kw_only=True):
 
 
 class PlanView(PlanSummary, kw_only=True):
-    """A plan, and what follows from it with what is known now of how long tasks take."""
+    """A plan, and the forecast that follows from it with the present estimates of tasks."""
 
     plan: Plan
     ranks: dict[str, RankPlan]  #: node -> its way to the end

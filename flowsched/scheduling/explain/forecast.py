@@ -159,7 +159,7 @@ class _World:
         return first
 
     def _planned_ms(self, request: PlacementRequest, runtime_ms: int) -> int:
-        """A hole is chosen by what is expected, never by what turns out."""
+        """A hole is chosen by the expected runtime, never by the runtime of the scenario."""
         return max(runtime_ms, longest_of(request.group, self._profile)) if request.group.gang else runtime_ms
 
 

@@ -33,15 +33,15 @@ Mask = NDArray[np.bool_]
 
 
 class Cause(IntEnum):
-    """Why room is idle. The names in lower case are what answers and stored rows say."""
+    """Why room is idle. Answers and stored rows use the names in lower case."""
 
     NO_DEMAND = 0  #: nothing that is ready asks for it
-    FRAGMENTATION = 1  #: what waits does not fit what is free: too small, too scattered, or beside a resource that is full
-    RESERVED = 2  #: what waits would fit, and would delay a gang that has a reservation
-    QUOTA = 3  #: what waits would fit, and its queue, user or namespace has reached a cap, or its queue keeps its order
-    DATA = 4  #: what waits would fit, and its inputs are not there yet
-    IO = 5  #: what waits would fit, and the disk's bandwidth is spoken for
-    MISMATCH = 6  #: what waits may not run there: selector, taint, rules between pods, or size
+    FRAGMENTATION = 1  #: waiting work does not fit the free room: too small, too scattered, or beside a resource that is full
+    RESERVED = 2  #: waiting work would fit, but would delay a gang that has a reservation
+    QUOTA = 3  #: waiting work would fit, but its queue, user or namespace has reached a cap, or its queue keeps its order
+    DATA = 4  #: waiting work would fit, but its inputs are not there yet
+    IO = 5  #: waiting work would fit, but the disk's bandwidth is in use
+    MISMATCH = 6  #: waiting work may not run there: selector, taint, rules between pods, or size
     STARTING = 7  #: its turn comes next
 
 
@@ -79,7 +79,7 @@ class Split(msgspec.Struct, frozen=True, eq=False):
     """The idle room of a moment.
 
     Args:
-        amounts: (C, R) by cause and axis; each column adds up to what is idle of the axis.
+        amounts: (C, R) by cause and axis; each column adds up to the idle amount of the axis.
         capacity: (R,) what nodes that take pods have.
         off: (R,) what the other nodes have.
         blame: By cause and name, (R,) the name's part of `amounts`. The name is a queue for QUOTA, the group with the reservation
@@ -93,7 +93,7 @@ class Split(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Kind(msgspec.Struct):
-    """Waiting work that is alike: `times` groups of these roles (a bag counts pods), or what they ask for in all."""
+    """Waiting work that is alike: `times` groups of these roles (a bag counts pods), or their requests in all."""
 
     cause: Cause
     name: str
@@ -133,8 +133,8 @@ class IdleRoom(msgspec.Struct, frozen=True, eq=False):
 
 def idle_room(
     snapshot: Snapshot, waiting: Iterable[tuple[PodGroup, Reason]], profile: Profile, names: Mapping[int, str]
-) -> IdleRoom:
-    """The idle room of a snapshot.
+) -> Split:
+    """The causes of the room that is idle now.
 
     Args:
         snapshot: Nodes and claims. Not modified.
@@ -243,8 +243,8 @@ def _demand(roles: tuple[tuple[Shape, int], ...], times: int, axes: int) -> Ints
     return np.array([min(amount, _MOST) for amount in total], dtype=np.int64)
 
 
-def _lay(left: Ints, kind: _Kind) -> tuple[int, Ints]:
-    """Lay as many groups of a kind as fit onto what is left (changed): how many, and (R,) what they take."""
+def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:
+    """Lay as many groups of a kind as fit onto the remaining room (changed): how many, and (R,) their requests."""
     axes = left.shape[1]
     times = kind.times
     for _ in range(4):  # fewer each time: greedy, as placement is
@@ -279,7 +279,7 @@ def _allocate_pods(left: Ints, need: Ints, mask: Mask, pods: int) -> int:
 
 
 def _pieces(left: Ints, mask: Mask, demand: Ints) -> Ints:
-    """Take what is left on some nodes (changed), each resource by itself, up to a demand: (R,) what was taken."""
+    """Take the rest of some nodes' room (changed), each resource by itself, up to a demand: (R,) the amounts taken."""
     rows = np.where(mask[:, None], left, 0)
     before = np.cumsum(rows, axis=0) - rows
     taken = np.clip(demand - before, 0, rows)

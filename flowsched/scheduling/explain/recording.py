@@ -59,7 +59,7 @@ _ATOMS: Final = frozenset({str, int, bool, NoneType})
 
 
 class Writer:
-    """Turns values into what JSON knows. An object that comes twice is written once."""
+    """Turns values into the types that JSON knows. An object that comes twice is written once."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -143,7 +143,7 @@ class Reader:
     def _object(self, kind: type, content: Mapping[str, Any]) -> object:
         at = len(self._objects)
         made: object = None if issubclass(kind, msgspec.Struct) else object.__new__(kind)
-        self._objects.append(made)  # before what it holds, as the writer counts
+        self._objects.append(made)  # before its members, as the writer counts
         if made is None:
             made = self._objects[at] = kind(**{name: self.value(each) for name, each in content.items()})
             return made
@@ -173,7 +173,7 @@ def attributes(value: object) -> list[str]:
 
 
 def readable(value: Any) -> Any:
-    """A value for people and for comparing: lists and objects by name, without what decides nothing. There is no way back."""
+    """A value for people and for comparing: lists and objects by name, without undecided fields. There is no way back."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, bool | int | str):
@@ -221,7 +221,7 @@ def plan_bytes(plan: Plan) -> bytes:
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A record as plain values: what it was made of may change, and `packed` may run in a thread."""
+    """A record as plain values: its sources may change meanwhile, and `packed` may run in a thread."""
 
     about: Mapping[str, Any]
     profile: Mapping[str, Any]

@@ -369,7 +369,7 @@ def holders_of(s: Situation) -> list[Claim]:
 
 
 def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
-    """A node on which any one pod of the group fits, with what the group selects."""
+    """A node on which any one pod of the group fits, with the labels that the group selects."""
     shapes = [role.shape for role in group.roles]
     needs = dict.fromkeys(snapshot.axes, 0)
     for shape in shapes:
@@ -401,7 +401,7 @@ def node_for(group: PodGroup, snapshot: Snapshot) -> NodeInfo:
 def outlook(situation: Situation, most: int = 3) -> Outlook:
     """The constraints that bind a group, and up to `most` changes that would let it start.
 
-    A group that asks for more than its queue's cap or a quota is seen alone on the cluster: no end of what runs would let it start.
+    A group that asks for more than its queue's cap or a quota is tried alone on the cluster: no end of a pod would help.
 
     Args:
         situation: A private copy (`Situation.copy`): changes are tried in place, and undone.
@@ -557,12 +557,12 @@ def _exact(axis: str, amount: int) -> str:
 
 
 def _enough(axis: str, amount: int) -> str:
-    """An amount that must be there, rounded up to what is told: a little less would not do."""
+    """An amount that must be there, rounded up to the unit that is shown: a little less would not do."""
     unit = unit_of(axis)
     return _exact(axis, -(-amount // unit) * unit)
 
 
-#: How room is told that victims have left, and that no other group gets.
+#: The prefix for room that victims have left and that no other group gets.
 _NOMINATED: Final = "kept for "
 
 

@@ -61,7 +61,7 @@ class Capacity:
         return self._hard[axis]
 
     def pods(self, requests: Sequence[int]) -> int:
-        """How many pods what is free would do for, if all of it were on one node."""
+        """How many pods the free room would be enough for, if all of it were on one node."""
         parts = [
             int(np.maximum(self.hard(axis), 0).sum()) // need
             for axis, need in enumerate(requests)
@@ -99,7 +99,7 @@ class Capacity:
         return self._least[axis]
 
     def reserve(self, spare: Mapping[int, Ints]) -> None:
-        """From now on, what outlasts the reservation's start is kept to `spare`: room by axis."""
+        """From now on, pods that outlast the reservation's start may use only `spare`: room by axis."""
         self._spare = dict(spare)
         self._least = {}
         self.reservations += 1

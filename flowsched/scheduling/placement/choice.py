@@ -16,7 +16,7 @@ from flowsched.scheduling.placement.cost_table import PlacementRequest
 from flowsched.scheduling.placement.gang import NEVER, Ints, fits
 from flowsched.scheduling.plan import Choice, CostTerms, NodeCost
 
-#: So many nodes that were not chosen are told.
+#: So many nodes that were not chosen are reported.
 OTHERS: Final = 2
 
 

@@ -1,4 +1,4 @@
-"""The cost table: what a pod group asks for, where its pods may run, and what they cost on each node."""
+"""The cost table: the requests of a pod group, the nodes where its pods may run, and their costs on each node."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class _Walk:
         return Reached(self.node_choices())
 
     def step(self, at: int) -> Refusals | None:
-        """Place the next pod of a role: None if it has a node, else what kept it away from others."""
+        """Place the next pod of a role: None if it has a node, else the reasons that kept it off the others."""
         problem = self.problem
         shape = problem.affinity.shapes[at]
         table = self.trial.table(problem.tables[at], problem.one_per_node)

@@ -1,4 +1,4 @@
-"""Third-party plug-ins: what one is, how it takes parameters, and what happens when it fails.
+"""Third-party plug-ins: their form, their parameters, and the consequences of a failure.
 
 A plug-in is a function that `plugin` has marked with its kind. Its first arguments are those of the kind's protocol in
 `framework`; keyword-only ones are parameters, with a default, set by name in a profile.
@@ -109,7 +109,7 @@ class Offered:
 
 
 def offered(name: str, found: object, origin: str = "") -> Offered:
-    """Look at what an entry point gave.
+    """Inspect the object of an entry point.
 
     Raises:
         ConfigurationError: It is no plugin; the message says why.
@@ -285,7 +285,7 @@ def _array(answer: Any, kind: np.dtype[Any], rows: int) -> NDArray[Any]:
     """An array of one value for each row: whole numbers of fewer bits are taken too."""
     if isinstance(answer, np.ndarray) and answer.shape == (rows,):
         if answer.dtype == kind:
-            return answer.copy()  # it may be a view of what changes later
+            return answer.copy()  # it may be a view of an array that changes later
         if kind.kind == "i" and answer.dtype.kind in "iu" and answer.dtype.itemsize < kind.itemsize:
             return answer.astype(kind)
     raise WrongAnswer(f"an array of {rows} {kind} is asked for, this is {_described(answer)}")

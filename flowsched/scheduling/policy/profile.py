@@ -52,7 +52,7 @@ from flowsched.workflow.spec import EMPTY
 BUILT_IN: Final = "flowsched"
 #: Fields of a profile that are not written in it: its key is its name, and `queues` stand beside the profiles.
 _ELSEWHERE: Final = frozenset({"name", "queues"})
-#: The smallest whole number of a field where it is not 0: what is divided by, and what nothing would get past.
+#: The smallest whole number of a field where it is not 0: for divisors, and for limits that no group would get past.
 _LEAST: Final[Mapping[str, int]] = {
     "window": 1, "age_class_ms": 1, "promote_ms": 1, "origin_rate": 1, "default_runtime_ms": 1,
 }  # fmt: skip
@@ -148,7 +148,7 @@ def written_fields(kind: type = Profile) -> Mapping[str, tuple[Field[Any], Any]]
 
 
 def field_facts() -> list[FieldFacts]:
-    """Every field of a profile: what it takes, what it is otherwise, and what it means."""
+    """Every field of a profile: its values, its default, and its meaning."""
     about = _documented(Profile)
     facts = []
     for name, (each, kind) in written_fields().items():
@@ -181,7 +181,7 @@ def _words(schema: keys.Schema) -> str:
 
 
 def _documented(kind: type) -> dict[str, str]:
-    """By field, what the docstring's Args say of it."""
+    """By field, its description in the docstring's Args."""
     text = inspect.getdoc(kind) or ""
     found: dict[str, str] = {}
     names: list[str] = []
@@ -258,7 +258,7 @@ def policies_from(
     reader = Reader(limits)
     made = _Decoder(reader, plugins, broken, base).read(document)
     reader.finish()
-    assert made is not None  # what kept it from being made is a fault
+    assert made is not None  # `finish` raised the faults that kept it from being made
     return made
 
 
@@ -310,7 +310,7 @@ def _table(kind: type, plugin: PluginReader) -> Table:
 
 
 def _changed(start: Any, section: Section, **more: Any) -> Any:
-    """A value with what a section says in place of its own."""
+    """A value with the values of a section in place of its own."""
     changes: dict[str, Any] = {}
     kind: type = type(start)
     for key, (_, annotation) in written_fields(kind).items():

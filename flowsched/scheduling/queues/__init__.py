@@ -1,1 +1,1 @@
-"""The order between queues: the tree, fair share, what each queue deserves."""
+"""The order between queues: the tree, fair share, and each queue's deserved share."""

@@ -172,7 +172,7 @@ class _Node:
         self.department = self.owed = False
 
     def best(self) -> _Node | None:
-        """The first of its children; what has moved since it was put into the heap is dropped on the way."""
+        """The first of its children; entries that have moved since they were put into the heap are dropped on the way."""
         heap = self.heap
         while heap:
             key, _, child = heap[0]
@@ -188,7 +188,7 @@ def _priority(node: _Node, user_queue: UserQueue, aged: int) -> int:
 
 
 class FairShareOrder:
-    """The tournament of one cycle. Its caller asks it for the next user queue, reports what was served, and owns the shares."""
+    """The tournament of one cycle. Its caller asks it for the next user queue, reports the outcome, and owns the shares."""
 
     def __init__(
         self,
@@ -420,7 +420,7 @@ class FairShareOrder:
     def _rivals(self, user_queue: UserQueue) -> list[LevelKey | None]:
         """The key of the best rival at each level, from the first user queue's level upwards; None = it has no rival there.
 
-        The user queue and all competitors above it have no key afterwards, until `moved` reports what became of it.
+        The user queue and all competitors above it have no key afterwards, until `moved` reports the outcome.
         """
         found: list[LevelKey | None] = []
         node: _Node | None = user_queue.node
@@ -461,7 +461,7 @@ class FairShareOrder:
             if user_queue.strict:
                 user_queue.block_behind(reasons)
         if user_queue.at < len(user_queue.groups) and user_queue.behind is None:
-            # Its key is the same if it has what it had, and its next group cannot change it.
+            # Its key is the same if its usage is the same, and its next group cannot change it.
             if served or user_queue.node.key is None or self._picky or user_queue.node.priority is None:
                 self._refresh(user_queue.node)
         else:

@@ -11,7 +11,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 
 
 class Exceeded(NamedTuple):
-    """A limit that forbids an amount, and what flowsched's own pods have of it."""
+    """A limit that forbids an amount, and the part of it that flowsched's own pods use."""
 
     quota: str
     limit: QuotaLimit
@@ -20,7 +20,7 @@ class Exceeded(NamedTuple):
 
 
 class Quotas:
-    """The quotas in one cycle, and what the pods under them have, with what the cycle gives."""
+    """The quotas in one cycle, and the usage of the pods under them, the cycle's placements included."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._limits = [

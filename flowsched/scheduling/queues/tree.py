@@ -29,7 +29,7 @@ class Queue(msgspec.Struct, frozen=True):
             axes.
         cap: (R,) what it and its children never exceed; negative = no cap on this axis, and none on axes
             beyond its end.
-        reclaimable: Whether others may take back what it has beyond its share.
+        reclaimable: Whether others may take back the room that it has beyond its share.
         priority: Higher goes before siblings.
         paused: Nothing new starts.
         order: Inside the queue: "best-effort" (the profile's order; a group that fits may pass one that does not) or
@@ -218,7 +218,7 @@ class Shares:
         return path
 
     def usage(self, name: str) -> list[int]:
-        """(R,) what the queue and the queues below it hold. The same list for the whole cycle: it changes with `add`."""
+        """(R,) the usage of the queue and the queues below it. The same list for the whole cycle: it changes with `add`."""
         used = self._usage.get(name)
         if (
             used is None

@@ -1,4 +1,4 @@
-"""Limits on what the tasks of one user of a queue hold together: cores and tasks, as the profile of the queue declares."""
+"""Limits on all tasks of one user of a queue together: cores and tasks, as the profile of the queue declares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOLDING = (ClaimKind.RUNNING, ClaimKind.RELEASING)
 
 
 class UserLimits:
-    """The limits of users in one cycle, and what each user has, with what the cycle gives. Without limits nothing is counted."""
+    """The limits of users in one cycle, and each user's usage with the placements. Without limits nothing is counted."""
 
     def __init__(self, profile: Profile, snapshot: Snapshot) -> None:
         self._profile, self._snapshot = profile, snapshot
@@ -70,7 +70,7 @@ class UserLimits:
                 self._more[Payer(group.queue, group.user), what] += amount
 
     def _limits(self, group: PodGroup) -> Mapping[str, tuple[int, int]]:
-        """By what is limited: how much the group's user may have, and how much it has."""
+        """By limit: how much the group's user may have, and how much it has."""
         if not self._exist:
             return {}
         own, payer = self._profile.of(group.queue), Payer(group.queue, group.user)

@@ -131,7 +131,7 @@ class Caches:
                 self.grown.add(node)
 
     def pin(self, owner: str, pin: Pin, statement: Statement) -> None:
-        """Keep what a pod reads; what the same pod had pinned before is let go."""
+        """Pin the inputs of a pod; its earlier pin is released."""
         if self.owner.get(owner) is not None:
             self.release(owner, statement)
         if pin.node in self.of:
@@ -139,7 +139,7 @@ class Caches:
             statement.undo_with(lambda: self._unpin(owner))
 
     def release(self, owner: str, statement: Statement) -> Pin | None:
-        """Let go what the pod of that name has pinned, if anything."""
+        """Release the pin of the pod of that name, if it has one."""
         node = self.owner.get(owner)
         if node is None:
             return None

@@ -48,7 +48,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         unit: The unit that is evicted together: the pods of a gang share it; "" = it may not be evicted for others.
         priority: As declared, and the steps that waiting had added in its queue when it started. A group of that queue with a
             higher declared priority may take its room.
-        qos: `QosClass`: what promises less is taken first.
+        qos: `QosClass`: pods of a lower class are evicted first.
         started_ms: When its process began to run; None = it has done nothing yet.
         user: The user of its queue: as the workflow names it, or a foreign pod's namespace; empty if there is none.
         direct: Its reads and writes on shared storages, as in `Shape`.
@@ -228,13 +228,13 @@ class Ledger:
         self._free.append(slot)
 
     def restake(self, before: Claim, after: Claim) -> None:
-        """Note that a claim may be taken away on other terms; it holds what it held."""
+        """Note that a claim may be evicted on other terms; its amounts are the same."""
         slot = self._slots[before.owner]
         self._leave(slot, before)
         self._join(slot, after)
 
     def _join(self, slot: int, claim: Claim) -> None:
-        """Note with what a claim is taken away together, and on which terms."""
+        """Note the unit that a claim is evicted with, and the terms."""
         if not claim.unit:
             return
         number, count = self._units.get(claim.unit, (self._last_unit + 1, 0))

@@ -1,6 +1,6 @@
 """The catalogue: datasets (immutable, with a URI and a size) and their replicas on nodes.
 
-It holds what is, not what is wanted; transfers decide what moves. Sizes in bytes.
+It has the replicas that exist, not the wanted ones; `transfers` decides which copies are made. Sizes in bytes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Catalogue:
         return len(self.uris)
 
     def intern(self, uri: str, size_bytes: int = 0, origin: bool = False) -> int:
-        """The dataset's id. Idempotent; what is said anew about size and origin is kept.
+        """The dataset's id. Idempotent; it notes a new size, and an origin.
 
         Args:
             uri: Its name.

@@ -80,7 +80,7 @@ def copies_by_device(free: Ints, millis: int) -> Ints:
 def seat(free: Ints, nodes: Ints, millis: int) -> Ints:
     """(K, D) what each pod takes, one after the other; `free` (N, D) is less by it afterwards.
 
-    A pod that fits nowhere takes what the emptiest devices have, and more: the caller has asked before whether it fits.
+    A pod that fits nowhere takes all of the emptiest devices, and more: the caller has asked before whether it fits.
     """
     rows = np.zeros((len(nodes), free.shape[1]), dtype=np.int64)
     for at, node in enumerate(nodes.tolist()):
@@ -131,7 +131,7 @@ class Devices:
 
     @property
     def matter(self) -> bool:
-        """Whether the sum of what is free does not say all."""
+        """Whether the sum of the free parts is not enough to decide."""
         return self.asked or self.shared > 0
 
     def note(self, requests: Iterable[Sequence[int]], statement: Statement | None = None) -> None:
@@ -144,7 +144,7 @@ class Devices:
     # ---- nodes and claims ----
 
     def report(self, node: int, millis: int) -> None:
-        """A node has so many thousandths of GPUs."""
+        """Note that a node has so many thousandths of GPUs."""
         count = millis // WHOLE
         if count or node < len(self._count):
             self._grow(node + 1, count)

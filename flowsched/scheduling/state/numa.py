@@ -31,7 +31,7 @@ _LAST: Final = 1 << 62
 
 
 class Zones:
-    """The zones of all nodes that tell some, and the aligned pods of all nodes."""
+    """The zones of all nodes that report any, and the aligned pods of all nodes."""
 
     def __init__(self) -> None:
         self._axes: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Zones:
         self._rebuild()
 
     def report(self, node: int, zones: tuple[Zone, ...]) -> None:
-        """Note what a node says of its zones; () = it does not align pods."""
+        """Note the zones that a node reports; () = it does not align pods."""
         if self._told.get(node, ()) == zones:
             return
         if zones:
@@ -75,7 +75,7 @@ class Zones:
         self._stale.add(node)
 
     def assume(self, nodes: Ints, requests: Sequence[int], statement: Statement) -> None:
-        """Pods were placed that hold no claim yet: (k,) nodes of them, what each asks for."""
+        """Count pods that are placed and have no claim yet: (k,) their nodes, and the request of each."""
         amount = self._vector(requests)
         for node in nodes.tolist():
             owner = f"held {self._held:012}"  # its place in the order is its number

@@ -343,7 +343,7 @@ class Snapshot:
 
     @property
     def lowest_takeable(self) -> int | None:
-        """The lowest priority of what may be taken away for others; None if there is nothing."""
+        """The lowest priority of the claims that may be evicted for others; None if there is none."""
         return min(self.takeable) if self.takeable else None
 
     @property

@@ -56,7 +56,7 @@ class Account:
             row.extend([0] * (axes - len(row)))
 
     def roll(self, now: int, step_ms: int) -> None:
-        """Count what is held until `now`. A clock that goes back changes nothing."""
+        """Count the present amounts until `now`. A clock that goes back changes nothing."""
         if now <= self.at_ms:
             return
         step, last = self.at_ms // step_ms, now // step_ms
@@ -91,7 +91,7 @@ class UsageBook:
     """All accounts.
 
     Attributes:
-        now: The moment of the current step of the engine; what is booked is booked then.
+        now: The moment of the current step of the engine; bookings count from then.
         served_queues: When a queue, or one below it, was last given something, wall-clock ms. Changed through statements.
         served_users: The same by account.
         written: The step of time in which rows were last asked for; None = never. The engine's step keeps it.
@@ -170,7 +170,7 @@ class UsageBook:
             del self._accounts[payer]
 
     def credit(self, payer: Payer, amount: Sequence[int], since_ms: int, statement: Statement) -> None:
-        """Count what an account has held since then, as far as its row does not say: a pod found after a restart, which runs on.
+        """Count the usage of an account since then that its row does not have: of a pod found after a restart, which runs on.
 
         Args:
             payer: The account's owner; the account holds the amount already.
@@ -272,7 +272,7 @@ class UsageBook:
         return found
 
     def load(self, rows: Iterable[UsageRow], axes: Sequence[str]) -> None:
-        """Begin with what SQL remembers. Resources that no longer exist are left out."""
+        """Begin with the rows of SQL. Resources that no longer exist are left out."""
         for row in rows:
             payer = Payer(row.queue, row.user)
             past = [row.past.get(axis, 0) for axis in axes]

@@ -65,7 +65,7 @@ STEP: Final = Table(
         "image": Key(IMAGE, "Its image, where the cluster uses images"),
         "env": Key(ENV, "Variables"),
         "workdir": Key(_PATH, "Where it starts"),
-        "stdin": Key(_PATH, "What it reads"),
+        "stdin": Key(_PATH, "The file that it reads"),
         "stdout": Key(
             _PATH,
             "A file for the step's output. An attempt empties it when its first step opens it; its later steps add to it",
@@ -89,13 +89,13 @@ PLACED: Final = Table(
     rules={"oneOf": [{"required": ["uri"]}, {"required": ["content"]}]},
 )
 DELIVERED: Final = Table(
-    "What is taken out when the last step has ended well.",
+    "A file or folder that is delivered when the last step has ended well.",
     {
         "path": Key(_PATH, "Where the steps leave it; may hold wildcards", required=_PATH_TEXT),
         "uri": Key(_URI, "Where it goes: `/path`, `file:///path` or `s3://bucket/key`", required="a uri"),
         "directory": _IS_FOLDER,
-        "path_prefix": Key(_PATH, "What is taken off the paths that a wildcard finds"),
-        "name": Key(keys.text(), "What people call it"),
+        "path_prefix": Key(_PATH, "The prefix that is cut off the paths that a wildcard finds"),
+        "name": Key(keys.text(), "Its name for people"),
     },
 )
 MOUNT: Final = Table(
@@ -110,7 +110,7 @@ LEFT: Final = Table(
     "A file that is there once an attempt has ended, however it ended.",
     {
         "path": Key(_PATH, "Where", required=_PATH_TEXT),
-        "content": Key(keys.text(), "What is written if the attempt has not written it", required="text"),
+        "content": Key(keys.text(), "The text of the file if the attempt wrote none", required="text"),
         "reason": Key(keys.choice(LeftFor), "Only an end for this reason leaves it"),
     },
 )
@@ -147,7 +147,7 @@ CALL: Final = Table(
     "The larger run that this workflow is one call of.",
     {
         "run": Key(_REQUIRED_SHORT, "Which run: the same text, the same run", required="text"),
-        "run_name": Key(_SHORT, "What people call the run"),
+        "run_name": Key(_SHORT, "The run's name for people"),
         "source": Key(_SHORT, "The engine that says so"),
         "node": Key(_REQUIRED_SHORT, "Which call of the run", required="text"),
         "shard": Key(keys.number(0, _MOST), "Which element of a scatter"),

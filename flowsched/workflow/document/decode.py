@@ -109,7 +109,7 @@ class _Linker:
         self.order: tuple[int, ...] = ()
 
     def link(self) -> tuple[StageSpec, ...]:
-        """The stages, with the width and the items of those that inherit them; what is wrong is noted."""
+        """The stages, with the width and the items of those that inherit them; faults are noted."""
         self._check_references()
         self._check_cycles()
         self._resolve_widths()
@@ -137,11 +137,9 @@ class _Linker:
             for i, name in enumerate(spec.needs):
                 if name:
                     parents.add(self._parent(number, name, name, f"{draft.path}.needs[{i}]"))
-            for path, input_spec in zip(draft.input_paths, spec.inputs, strict=True):
-                if input_spec.stage is not None:
-                    parents.add(
-                        self._producer(number, input_spec.stage, input_spec.output or "", f"{path}.from")
-                    )
+            for path, source in zip(draft.input_paths, spec.inputs, strict=True):
+                if source.stage is not None:
+                    parents.add(self._producer(number, source.stage, source.output or "", f"{path}.from"))
             for path, stage, output in draft.equals():
                 parents.add(self._producer(number, stage, output, path))
             parents.discard(-1)
@@ -188,26 +186,24 @@ class _Linker:
             found = f"a cycle: {' → '.join(stages)}"
             self.reader.fault(self.drafts[cycle[0]].path, found, "stages that do not wait for themselves")
 
-    # 3. Widths: those that are not said come from `index` inputs, parents first.
+    # 3. Widths: a stage without `scatter` inherits its width from `index` inputs, parents first.
     def _resolve_widths(self) -> None:
         for number in set(range(len(self.drafts))) - set(self.order):
             self.drafts[number].spec = replace(self.drafts[number].spec, width=_UNKNOWN)
         for number in self.order:
             draft = self.drafts[number]
             sources = [
-                (path, input_spec, self.drafts[self.numbers[input_spec.stage]].spec)
-                for path, input_spec in zip(draft.input_paths, draft.spec.inputs, strict=True)
-                if input_spec.stage is not None
-                and input_spec.stage in self.numbers
-                and input_spec.match is not Match.ALL
+                (path, source, self.drafts[self.numbers[source.stage]].spec)
+                for path, source in zip(draft.input_paths, draft.spec.inputs, strict=True)
+                if source.stage is not None and source.stage in self.numbers and source.match is not Match.ALL
             ]
             if not draft.spec.scattered and sources:
                 self._inherit(draft, [s for s in sources if s[1].match is Match.INDEX])
             if draft.spec.items is not None:
                 self.named[draft.spec.name] = draft.spec.items
-            for path, input_spec, parent in sources:
+            for path, source, parent in sources:
                 if parent is not draft.spec:
-                    self._check_match(path, input_spec, parent, draft.spec)
+                    self._check_match(path, source, parent, draft.spec)
 
     def _inherit(self, draft: StageDraft, sources: Sequence[tuple[str, InputSpec, StageSpec]]) -> None:
         if not sources:
@@ -217,15 +213,15 @@ class _Linker:
         scattered = any(parent.scattered for _, _, parent in sources)
         draft.spec = replace(draft.spec, width=width, items=items, scattered=scattered)
 
-    def _check_match(self, path: str, input_spec: InputSpec, parent: StageSpec, child: StageSpec) -> None:
+    def _check_match(self, path: str, source: InputSpec, parent: StageSpec, child: StageSpec) -> None:
         if _UNKNOWN in (parent.width, child.width):
             return
         found = f"{parent.name} with {parent.width:,} shards, {child.name} with {child.width:,}"
-        if input_spec.match is Match.INDEX and parent.width != child.width:
+        if source.match is Match.INDEX and parent.width != child.width:
             self.reader.fault(f"{path}.match", found, "equal widths for index (or match: all, or chunk)")
-        if input_spec.match is Match.CHUNK and parent.width < child.width:
+        if source.match is Match.CHUNK and parent.width < child.width:
             self.reader.fault(f"{path}.match", found, "no more shards than there are items to divide")
-        if input_spec.match is Match.INDEX and parent.width == child.width:
+        if source.match is Match.INDEX and parent.width == child.width:
             self._check_names(f"{path}.match", parent.name, child.name)
 
     def _check_names(self, path: str, parent: str, child: str) -> None:
@@ -270,13 +266,13 @@ class _Linker:
             if draft.spec.width == _UNKNOWN:
                 continue
             checked = False
-            for path, input_spec in zip(draft.input_paths, draft.spec.inputs, strict=True):
-                if input_spec.uri is None or "{item}" not in input_spec.uri:
+            for path, source in zip(draft.input_paths, draft.spec.inputs, strict=True):
+                if source.uri is None or "{item}" not in source.uri:
                     continue
                 if draft.spec.items is None:
                     expected = "{index}, or scatter.items: this stage has no items"
-                    self.reader.fault(f"{path}.uri", redacted(input_spec.uri), expected)
-                elif input_spec.uri.startswith("{item}") and not checked:
+                    self.reader.fault(f"{path}.uri", redacted(source.uri), expected)
+                elif source.uri.startswith("{item}") and not checked:
                     checked = True
                     self._check_item_uris(f"{path}.uri", draft.spec.items)
             self._check_item_paths(draft)
@@ -435,7 +431,7 @@ STAGE: Final = Table(
         ),
         "estimate": Key(
             Table(
-                "What you expect of one task.",
+                "The expected runtime and output of one task.",
                 {
                     "runtime": Key(_DURATION, "How long it runs"),
                     "output": Key(keys.amount(parse_bytes, 'bytes, as "9Gi"'), "How many bytes it writes"),
@@ -471,7 +467,7 @@ STAGE: Final = Table(
         **PLACING,
         "io": Key(
             IO,
-            'What one pod reads from and writes to its node\'s disk beside its inputs: bytes in all (`"3Gi"`) or a rate '
+            'The bytes that one pod reads from and writes to its node\'s disk beside its inputs: in all (`"3Gi"`) or a rate '
             '(`"200Mi/s"`); with `storage` to that shared storage instead, which the profile names in `storages` '
             "([budgets](locality.md#shared-storages))",
         ),

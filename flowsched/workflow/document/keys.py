@@ -1,4 +1,4 @@
-"""Tables of keys: what an object of a document may hold. One table drives the reader, the JSON Schema and the reference page.
+"""Tables of keys: the keys of each object of a document. One table drives the reader, the JSON Schema and the reference page.
 
 A `Table` has a `Key` for each key: its kind, its meaning, and its default. A *kind* reads a value (a wrong one is a fault and
 gives None) and declares its JSON Schema. The code beside the table checks the keys against each other.
@@ -48,7 +48,7 @@ class Section:
         return child(self.path, key) if isinstance(key, str) else f"{self.path}[{key}]"
 
     def fault(self, key: str | int, expected: str, found: str | None = None) -> None:
-        """Note what is wrong with a member; `found` if its value is not what shall be shown."""
+        """Note the fault of a member; `found` if its value shall not be shown itself."""
         if found is None:
             there = isinstance(key, int) or key in self.values
             found = shown(self.values[key]) if there else "nothing"
@@ -60,7 +60,7 @@ class Section:
             self.reader.fault(self.at(key), f"the key {shown(key)}", reason)
 
     def get(self, key: str, kind: AnyKind, *, required: str = "") -> Any:
-        """Read a member that stands in no table; `required` says what is missing where it is not there."""
+        """Read a member that is in no table; `required`: the text of the fault if it is missing."""
         if key in self.values:
             return kind.read(self, key)
         if required:
@@ -80,12 +80,12 @@ class Key(msgspec.Struct, frozen=True):
 
     kind: AnyKind
     about: str  #: in Markdown, for the reference page
-    required: str = ""  #: what is expected where it is missing; "" = it may be missing
+    required: str = ""  #: the expected value, for the fault if it is missing; "" = it may be missing
     default: Any = None  #: as a document says it
-    otherwise: str = ""  #: what holds without it, in words
+    otherwise: str = ""  #: the default, in words
 
     def schema(self) -> Schema:
-        """Its kind with what it means, without the links of the page."""
+        """Its kind with its meaning, without the links of the page."""
         made = {**self.kind.schema, "description": _LINK.sub(r"\1", self.about)}
         return made if self.default is None else {**made, "default": self.default}
 
@@ -95,7 +95,7 @@ class Others(msgspec.Struct, frozen=True):
 
     pattern: re.Pattern[str]
     key: Key
-    word: str  #: what they are, where a fault lists the keys that there are
+    word: str  #: the word for them in a fault that lists the known keys
 
 
 class Table:
@@ -104,7 +104,7 @@ class Table:
     Args:
         about: The meaning of such an object.
         keys: Its keys.
-        elsewhere: Key that is known but refused -> what to write instead.
+        elsewhere: Key that is known but refused -> the key to write instead.
         others: Further keys, by their form.
         rules: The part of its JSON Schema about several keys together.
         name: Under which its JSON Schema stands in `$defs`; "" = where it is used.
@@ -182,10 +182,10 @@ class Form(msgspec.Struct, frozen=True):
 
     expected: str = "text"
     pattern: re.Pattern[str] | None = None
-    wrong: Callable[[str], str | None] | None = None  #: what to write instead, or None
+    wrong: Callable[[str], str | None] | None = None  #: the text to write instead, or None
     least: int = 0
     most: int = 1 << 31
-    more: Mapping[str, Any] = EMPTY  #: JSON Schema of what `wrong` looks at
+    more: Mapping[str, Any] = EMPTY  #: JSON Schema of the rule in `wrong`
 
     def fault(self, text: str) -> str | None:
         """The text expected in place of a wrong one; None if the text is right."""
@@ -267,7 +267,7 @@ def number(low: int, high: int | str, expected: str = "a whole number") -> Kind:
 
 
 def choice(words: Mapping[str, Any] | Iterable[str], refused: Mapping[str, str] = EMPTY) -> Kind:
-    """One of several words, each with what it means; some that others know are refused with the reason.
+    """One of several words, each with its meaning; some words of other systems are refused with the reason.
 
     Of words with one meaning faults name the first.
     """
@@ -361,7 +361,7 @@ def map_of(of: AnyKind, most: int | str, name: Form, *, least: int = 0, word: st
 
 
 def hinted(of: AnyKind, instead: Callable[[object], str | None]) -> Kind:
-    """A kind, with a word for those who write something else that is often meant: `instead` says what to write, or None."""
+    """A kind, with a hint for values that users often write by mistake: `instead` gives the text to write, or None."""
 
     def read(section: Section, key: Any) -> Any:
         wrong = instead(section.values[key])

@@ -44,7 +44,7 @@ MOST_LISTED: Final = 512
 
 
 def exceeded(name: str, limit: int, what: str, found: int) -> NoReturn:
-    """Refuse: say what is too large, by how much, and which limit it was.
+    """Refuse: name the amount that is too large, its excess, and the limit.
 
     Raises:
         TooLarge: Always.

@@ -1,4 +1,4 @@
-"""Reading what shall happen when something happens: policies, in our words and in Volcano's; and retries.
+"""Reading policies (actions on events), in our words and in Volcano's; and retries.
 
 Every event and action of Volcano's Job is either mapped or refused by name with the reason.
 """
@@ -25,7 +25,7 @@ def _spelt(volcano: Mapping[str, T]) -> dict[str, T]:
     return {**volcano, **snake}
 
 
-#: Ours first: these are what a fault proposes.
+#: Ours first: a fault proposes these.
 EVENTS: Final[Mapping[str, On]] = {
     **{str(event): event for event in On},
     **_spelt(
@@ -91,11 +91,11 @@ _EVENT: Final = keys.choice(EVENTS, REFUSED_EVENTS)
 POLICY: Final = Table(
     "On an event, an action; Volcano's names are understood.",
     {
-        "event": Key(_EVENT, "What happened"),
+        "event": Key(_EVENT, "The event"),
         "on": Key(_EVENT, "The same as `event`"),
         "action": Key(
             keys.choice(ACTIONS, REFUSED_ACTIONS),
-            "What to do",
+            "The action",
             required=f"one of {', '.join(map(str, Action))}",
         ),
         "exit_codes": Key(

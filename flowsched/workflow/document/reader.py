@@ -101,7 +101,7 @@ class Reader:
         return len(self.faults) >= self.limits.faults
 
     def finish(self) -> None:
-        """Raise what was found, if anything was.
+        """Raise the faults found, if there are any.
 
         Raises:
             InvalidDocument: With every fault.

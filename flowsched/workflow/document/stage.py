@@ -173,7 +173,7 @@ _RATE: Final = keys.amount(_parse_rate, _AMOUNT_TEXT)
 
 
 def _read_amount(section: Section, key: Any) -> tuple[int, int]:
-    """(bytes, bytes a second): whichever was said."""
+    """(bytes, bytes a second): the one that was declared; the other is 0."""
     value = section.values[key]
     if isinstance(value, str) and value.endswith("/s"):
         return 0, _RATE.read(section, key) or 0
@@ -184,7 +184,7 @@ _IO_AMOUNT: Final = keys.Kind(
     _read_amount, {"anyOf": [_TOTAL.schema, {"type": "string", "pattern": "^.+/s$"}]}
 )
 IO: Final = Table(
-    "What one pod reads from and writes to its node's disk.",
+    "The bytes that one pod reads from and writes to its node's disk.",
     {
         "read": Key(_IO_AMOUNT, 'Bytes in all (`"3Gi"`) or a rate (`"200Mi/s"`)'),
         "write": Key(_IO_AMOUNT, "The same of what it writes"),
@@ -210,7 +210,7 @@ def make_traffic(entry: Section | None) -> Traffic:
 _NOTHING: Final = Resources(cpu_millicores=0, memory_bytes=0)
 _HINT: Final = "the amounts themselves: limits stand beside resources, in the stage or role"
 RESOURCES: Final = Table(
-    "What one pod asks for.",
+    "The resources that one pod requests.",
     {
         "cpu": Key(keys.amount(parse_cpu, 'cores, as 4, 0.5 or "500m"', default=1), "Cores"),
         "memory": Key(keys.amount(parse_bytes, 'bytes, as "8Gi"', default="256Mi"), "Bytes"),
@@ -270,13 +270,13 @@ TEMPLATE: Final[Mapping[str, Key]] = {
     ),
     "resources": Key(
         RESOURCES,
-        "What one pod is given at least: `cpu`, `memory`, `disk`, `gpu`, and extended resources by their full name "
+        "The least that one pod gets: `cpu`, `memory`, `disk`, `gpu`, and extended resources by their full name "
         '(`"nvidia.com/gpu": 1`), in whole counts',
         otherwise="1 core, 256 Mi",
     ),
     "limits": Key(
         RESOURCES,
-        "What one pod is given at most. A resource named here and not in `resources` is requested too, as in Kubernetes",
+        "The most that one pod may use. A resource named here and not in `resources` is requested too, as in Kubernetes",
         otherwise="not limited",
     ),
     "env": Key(ENV, "Variables"),
@@ -313,8 +313,8 @@ ROLE: Final = Table(
         ),
         "io": Key(
             IO,
-            "What one pod of this role reads and writes, as in a stage; `{}` = nothing (a parameter server beside workers "
-            "that read)",
+            "The bytes that one pod of this role reads and writes, as in a stage; `{}` = none (a parameter server beside "
+            "workers that read)",
             otherwise="the stage's",
         ),
     },
@@ -343,7 +343,7 @@ def make_template(section: Section) -> Template:
         section.reader.fault(path, f"the key {shown(name)}", "a name that is not in env too")
     container = section["container"]
     image = None if container is None else container["image"]
-    # With steps, those are what every role runs.
+    # With steps, every role runs those.
     command = () if "steps" in section else make_command(section)
     return Template(command, image, resources, limits, MappingProxyType(env), MappingProxyType(secrets))
 
@@ -379,7 +379,7 @@ def plain_role(section: Section, template: Template) -> RoleSpec:
 
 
 def make_roles(section: Section, default: Template) -> tuple[RoleSpec, ...]:
-    """The roles of a gang; what a role does not say, it has from its stage.
+    """The roles of a gang; a role inherits from its stage the keys that it does not set.
 
     Args:
         section: The stage.
@@ -553,7 +553,7 @@ _PATH: Final = Form(
 )
 _FROM_ONLY: Final = ("from", "match", "manifest", "optional")
 INPUT: Final = Table(
-    "What a stage reads.",
+    "An input of a stage.",
     {
         "name": Key(keys.text(_NAME), "`FLOWSCHED_INPUT_<NAME>` says where it is", required=_NAME.expected),
         "uri": Key(
@@ -594,7 +594,7 @@ INPUT: Final = Table(
     name="input",
 )
 OUTPUT: Final = Table(
-    "What a stage writes.",
+    "An output of a stage.",
     {
         "name": Key(keys.text(_NAME), "Other stages refer to it as `stage.name`", required=_NAME.expected),
         "path": Key(
@@ -658,7 +658,7 @@ def _input(entry: Section) -> InputSpec | None:
 
 
 class _Places(msgspec.Struct, frozen=True):
-    """Where outputs of a stage lie, by (role, path): the path of the entry that said so."""
+    """The places of a stage's outputs, by (role, path): the path of the entry that declares each."""
 
     files: dict[tuple[str | None, str], str]
     folders: dict[tuple[str | None, str], str]

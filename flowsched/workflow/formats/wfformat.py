@@ -42,7 +42,7 @@ class _Entry:
     """A task as it was read, before names have become numbers."""
 
     path: str
-    name: str  #: what others call it
+    name: str  #: by which others refer to it
     other_name: str = ""  #: its second name, before 1.5
     category: str = ""
     parents: list[tuple[str, str]] = field(default_factory=list)  #: (where it stands, name)

@@ -1,1 +1,1 @@
-"""A run as arrays of task states, and what moves them."""
+"""A run as arrays of task states, and their transitions."""

@@ -1,11 +1,11 @@
-"""advance: what happened to tasks of one workflow, applied to its arrays; and all that follows from it inside the workflow.
+"""advance: events of one workflow's tasks, applied to its arrays; and all their consequences inside the workflow.
 
-It decides which shards became ready, what is tried again, what must be taken away, when a stage and the workflow end. It takes
+It decides which shards are ready, which tasks run again, which pods must go, and when a stage and the workflow end. It takes
 no room and chooses no node: that is `scheduling`. Every change goes through the undo log, so that a step
 with a failed commit leaves no trace.
 
 Four layers, each above the one before: `transitions.Moves` changes states, `transitions.Settling` ends stages and the workflow and
-makes children ready, `Outcomes` knows how attempts end, `Advance` takes what happened.
+makes children ready, `Outcomes` knows how attempts end, `Advance` accepts the events.
 """
 
 from __future__ import annotations
@@ -107,11 +107,8 @@ class Outcomes(Settling):
         )
         shard = task // stage.members
         restart = action in (Action.RESTART_TASK, Action.RESTART_GANG)
-        joined = (
-            stage.goal[task] == _S.RUNNING
-            and self._declared_action(stage, On.TASK_FAILED, end.exit_code) is None
-        )
-        if joined and goes_on_without(stage, task):
+        joined = stage.goal[task] == _S.RUNNING and goes_on_without(stage, task)
+        if joined and self._declared_action(stage, On.TASK_FAILED, end.exit_code) is None:
             self.statement.add(stage.own("charged"), np.array([task]), 1)
             self._leave(stage, task, BACKOFF_MS)
         elif restart and not end.outgrown and stage.charged[task] + 1 < stage.spec.retry.attempts:
@@ -207,7 +204,7 @@ class Outcomes(Settling):
         return bool(PLACED[stage.task_state[members]].any()) and not has_minimum(stage, members)
 
     def overdue(self, stage: StageRun) -> int | None:
-        """Apply `task_pending` policies to what has waited for room too long.
+        """Apply `task_pending` policies to tasks that have waited for room too long.
 
         Returns:
             When the next task will be overdue; None if no policy says so.
@@ -366,7 +363,7 @@ class Outcomes(Settling):
         self._fail_stage(stage, text)
 
 
-# ---- what the cluster, the scheduler and users say to one run ----
+# ---- events of the cluster, the scheduler and users for one run ----
 
 
 def _named(stage: StageRun, task: int) -> str:
@@ -467,7 +464,7 @@ class Advance(Outcomes):
         resources: AttemptResources = AttemptResources(),  # noqa: B008  # frozen
         began_ms: int | None = None,
     ) -> bool:
-        """Its process ended and told how. False for old news. `began_ms`: when it began; None = when that was reported."""
+        """Its process ended and reported how. False for old reports. `began_ms`: when it began; None = as reported."""
         if not self._holds(stage, task, attempt):
             return False
         self._account(stage, task, attempt, at_ms, end.exit_code or end.returned, resources, began_ms)
@@ -527,13 +524,13 @@ class Advance(Outcomes):
         self.settle()
 
     def cache_answered(self, stage: StageRun, shards: Indices) -> None:
-        """The cache has answered for these shards: what is still QUEUED of them is offered to the scheduler."""
+        """The cache has answered for these shards: tasks of them that are still QUEUED go to the scheduler."""
         assert stage.cache_checked is not None
         self.statement.set(stage.cache_checked, shards, True)
         self.changes.touch(stage.number)
 
     def recheck_inputs(self, uri: str | None = None) -> None:
-        """An input from outside, or all of them (None), may have another version: what is not bound yet waits until it is known."""
+        """An input from outside, or all of them (None), may have another version: unbound tasks wait until it is known."""
         if uri is None:
             self.statement.assign(self.run, "versions", {})
             self.statement.assign(self.run, "changed", {})
@@ -602,7 +599,7 @@ class Advance(Outcomes):
         self._next_attempt(stage, spare)
 
     def cancel(self, why: str = "") -> None:
-        """Nothing more is started; what holds a pod is taken away; the workflow ends CANCELLED. `why`: in the user's words."""
+        """Start no more tasks, release all pods, and end the workflow as CANCELLED. `why`: in the user's words."""
         run = self.run
         if run.state.terminal or run.state is RunState.CANCELLING:
             return
@@ -657,7 +654,7 @@ class Advance(Outcomes):
         self._set_run(RunState.PAUSED if paused else RunState.RUNNING, why=why)
 
     def retry(self, why: str = "") -> None:
-        """Try again what failed, was cancelled or skipped; what succeeded stays.
+        """Retry the tasks that failed or were cancelled or skipped; tasks that succeeded stay.
 
         The run's start moves by the time for which it lay failed, since that is none of its running time.
         """
@@ -715,7 +712,7 @@ class Advance(Outcomes):
         self.settle()
 
     def _reopen(self, stage: StageRun) -> None:
-        """Queue again what was ready before the restart, and let it go on waiting from then on."""
+        """Queue again the tasks that were ready before the restart; they go on waiting from then on."""
         untouched = stage.uniform is not None and self._per_shard_edges(stage)
         if untouched and not (self._open_missing(stage) == 0).any():
             return

@@ -1,4 +1,4 @@
-"""Elastic gangs: what a gang that goes on can do without, and which of its members may still join it. Pure.
+"""Elastic gangs: the members that a running gang can spare, and those that may still join it. Pure.
 
 A role with `min` below `replicas` makes its gang elastic. Such a gang begins with the members for whom there is room. The others
 stay QUEUED while it goes on: they join it when room comes, or stay out.

@@ -32,7 +32,7 @@ TOTALS: Final = (
 _STATES: Final = len(TaskState)
 _NAMES: Final = [state.name for state in sorted(TaskState)]
 _ENDED: Final = int(TaskState.SUCCEEDED)  #: this and all that follow are terminal
-#: Columns of which most stages have but one value, and what that is. They are arrays of one value until the first write.
+#: Columns of which most stages have but one value, with that value. They are arrays of one value until the first write.
 _RARE: Final[Mapping[str, tuple[type[np.generic], int]]] = {
     "attempt": (np.int32, 0),
     "node": (np.int32, -1),
@@ -63,7 +63,7 @@ class Output(NamedTuple):
 class StageRun:
     """One stage's progress. The arrays exist from the moment a task of it is first touched.
 
-    A million tasks may wait, so what all tasks of a stage have in common takes no room for each: such an array can be read
+    A million tasks may wait, so a value that all tasks of a stage share takes no room for each: such an array can be read
     like any other, and `own` makes it one that can be written.
 
     Attributes:
@@ -81,9 +81,9 @@ class StageRun:
         not_before: (T,) ms before which it is not offered to the scheduler (back-off).
         moved: (T,) input bytes that were copied for it.
         local: (T,) input bytes that were there.
-        exit_code: (T,) of the last attempt, -1 for none; where it ended well, what it returned to its client.
+        exit_code: (T,) of the last attempt, -1 for none; where it ended well, the code that it returned to its client.
         missing: (W,) parent shards not done, over `index` and `chunk` edges.
-        closed: Nothing more of it is started (it failed, or what it needs did).
+        closed: No further task of it is started (it failed, or a stage that it needs did).
         upset: It was skipped because something before it failed (not by a condition).
         barriers: parent stages not done, over all other edges.
         shard_done: (W,) all completing members have succeeded.
@@ -239,7 +239,7 @@ class WorkflowRun:
 
     Attributes:
         counts: (stages, states) how many of each stage's tasks are in which state.
-        outputs: (stage, output) -> shard -> what was published.
+        outputs: (stage, output) -> shard -> the published output.
         ranks: (stages,) upward rank in ms.
         seq: Submission order.
         open_stage: Where to look first for a stage that has not ended; only a hint.

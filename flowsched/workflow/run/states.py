@@ -1,6 +1,6 @@
 """The states of tasks, stages and workflows. Each says how one gets in and out; `lifecycle` holds the transitions.
 
-Numbers are what the arrays and the database hold: never renumber, only add.
+The arrays and the database hold these numbers: never renumber, only add.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RunState(StrEnum):
 
 
 class ReportedState(StrEnum):
-    """The state of a stage or a workflow as clients are told it: of one in `RunState.RUNNING`, how far its tasks have come."""
+    """The state of a stage or a workflow as clients get it: of one in `RunState.RUNNING`, how far its tasks have come."""
 
     PENDING = "PENDING"  #: nothing of it is ready: other stages must end first, or the service has not looked at it yet
     QUEUED = "QUEUED"  #: tasks are ready, and none has a node
@@ -86,7 +86,7 @@ _NAMES_IN: Final = [(reported, [task.name for task in tasks]) for reported, task
 
 
 def reported_state(state: RunState, counts: Mapping[str, int]) -> ReportedState:
-    """The state that clients are told.
+    """The state that clients get.
 
     Args:
         state: The stored state.

@@ -1,4 +1,4 @@
-"""Transitions of a run: moves of task states, and what follows inside a workflow when shards complete and stages end.
+"""Transitions of a run: moves of task states, and the consequences inside a workflow when shards complete and stages end.
 
 Children become ready, stages end, and with the last stage the workflow.
 """
@@ -210,10 +210,10 @@ class Moves:
         resources: AttemptResources,
         began_ms: int | None,
     ) -> None:
-        """Times and bytes of an attempt that ended, and what it held, into the sums of its stage; and its room is free.
+        """Add times, bytes and resources of an attempt that ended to the sums of its stage; its room is free now.
 
         However it ended: a pod that failed, was evicted or lost took that room from others too. It may have begun before that was
-        reported (`began_ms`); what came before its start then came before that, too.
+        reported (`began_ms`); moments before its start then were before that, too.
         """
         if began_ms is not None and began_ms != stage.times[task, STARTED]:
             before = np.minimum(stage.times[task, : STARTED + 1], began_ms)
@@ -298,7 +298,7 @@ class Moves:
         )
 
     def _set_run(self, state: RunState, reason: str | None = None, *, why: str = "") -> None:
-        """`reason` stays with the run (None: as it is); `why`, a user's words, is told once, with the event."""
+        """`reason` stays with the run (None: as it is); `why`, a user's words, is reported once, with the event."""
         run = self.run
         if reason is not None:
             self.statement.assign(run, "reason", reason)
@@ -345,7 +345,7 @@ class Moves:
         return missing
 
 
-# ---- what follows ----
+# ---- consequences ----
 
 
 #: Plain numbers: an array is compared with an enum in 7 µs, with a number in 1.4.
@@ -489,10 +489,7 @@ class Settling(Moves):
             return None
         if Settling._unwell(parent) and child.spec.when.outcome is When.SUCCESS:
             return f"{parent.spec.name!r} did not succeed"
-        if any(
-            input_spec.stage == parent.spec.name and not input_spec.optional
-            for input_spec in child.spec.inputs
-        ):
+        if any(source.stage == parent.spec.name and not source.optional for source in child.spec.inputs):
             return f"{parent.spec.name!r} wrote nothing it could read"
         return None
 
@@ -519,7 +516,7 @@ class Settling(Moves):
         self._note(stage)
 
     def _open(self, stage: StageRun) -> None:
-        """All its stage-wide parents are done: decide whether it runs at all, and release what is ready."""
+        """All its stage-wide parents are done: decide whether it runs at all, and release its ready tasks."""
         if stage.state.terminal:
             return
         if stage.verdict is None:

@@ -30,7 +30,7 @@ class TraceTask:
     """
 
     name: str
-    category: str  #: what kind of task: all of one category run one program
+    category: str  #: the kind of task: all of one category run one program
     runtime_s: float
     parents: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()

@@ -1,7 +1,7 @@
 """Answers to TES clients: states that every client knows, logs, and nothing that the specification does not have.
 
-States are folded, since clients differ in which they know (Cromwell would poll PREEMPTED for ever, py-tes raises on it): what is
-being cancelled keeps its last state until it is gone, and what was preempted is QUEUED again.
+States are folded, since clients differ in which they know (Cromwell would poll PREEMPTED for ever, py-tes raises on it): a task
+that is being cancelled keeps its last state until it is gone, and a preempted task is QUEUED again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RUNS_OF: Final[Mapping[str, tuple[RunState, ...]]] = {
 LARGEST_SIZE: Final = (1 << 31) - 1
 #: Most bytes of stdout and of stderr in one log.
 TAIL_BYTES: Final = 10 << 10
-#: Ends that are the program's own, or of what it did with what it was given; all others are the system's.
+#: Ends that the program itself caused, or its use of its resources; all others are the system's.
 _OWN: Final = frozenset({"", "OOMKilled", "Timeout"})
 #: Reasons that say nothing which the state does not say.
 _PLAIN: Final = frozenset({"", "Released"})
@@ -84,7 +84,7 @@ class File(msgspec.Struct):
 
 
 class UsedImage(msgspec.Struct):
-    """An image of a report; `digest`: of what it ran in, "" = the image was ignored."""
+    """An image of a report; `digest`: of the image that ran, "" = the image was ignored."""
 
     name: str
     digest: str = ""
@@ -284,7 +284,7 @@ _FILE_URL: Final = b'"url":"file://'
 
 
 def joined(ident: str, state: str, created_ms: int, body: bytes, logs: Sequence[Mapping[str, Any]]) -> bytes:
-    """A whole answer: what the client sent with what the server says. The body is not decoded for it.
+    """A whole answer: the client's task with the server's fields. The body is not decoded for it.
 
     Args:
         ident, state, created_ms: Of the task.

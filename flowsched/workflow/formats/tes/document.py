@@ -1,6 +1,6 @@
 """A TES task as a workflow document: one stage, `task`, with steps and files.
 
-The document's faults are told in the task's own words: `$.stages[0].files.inputs[3].uri` is `$.inputs[3].url` to its sender.
+Faults of the document are given in the task's own words: `$.stages[0].files.inputs[3].uri` is `$.inputs[3].url` to its sender.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ _SUPPORTED: Final = f"one of {', '.join(PARAMETERS.values())} (or backend_parame
 
 
 def folded(name: str) -> str:
-    """A parameter's name without what does not matter: case, - and _."""
+    """A parameter's name without the differences that do not matter: case, - and _."""
     return name.lower().replace("_", "").replace("-", "")
 
 
@@ -165,12 +165,12 @@ def _name(task: Task) -> str:
 
 
 def _number(text: str) -> int | str:
-    """A whole number; what is none is left for the document's own check to refuse."""
+    """A whole number; a text that is none is left for the document's own check to refuse."""
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,12}", text.strip()) else text
 
 
 def _known_fields(call: Call) -> dict[str, Any]:
-    """A call without what is not known."""
+    """The known fields of a call."""
     fields = {name: getattr(call, name) for name in Call.__struct_fields__}
     return {name: value for name, value in fields.items() if value not in (None, 0, "", ())}
 
@@ -309,7 +309,7 @@ _FILE_SYSTEMS: Final = {"http": "http", "https": "http", "s3": "s3", "gs": "gcs"
 
 
 def _of_a_url(task: Task, fault: Fault) -> Fault:
-    """A URL in place of a path: what Cromwell sends for an input of which none of its file systems knows the scheme."""
+    """A URL in place of a path: Cromwell sends it for an input whose scheme none of its file systems knows."""
     place = re.fullmatch(r"\$\.inputs\[(\d+)\]\.path", fault.path)
     scheme = place and re.match(r"([a-z0-9]+)://", (task.inputs or [])[int(place[1])].path)
     if not scheme:

@@ -1,7 +1,7 @@
-"""The run that a TES task belongs to: TES carries no DAG, but engines leave traces of theirs in what they send.
+"""The run that a TES task belongs to: TES carries no DAG, but engines leave traces of theirs in their tasks.
 
 Cromwell: the tags `root_workflow_id` and `workflow_id`, and the folders of its calls. Snakemake: the properties in its job script.
-Others: a tag that names the run. Where nothing is said there is no call, and the task is a workflow of its own.
+Others: a tag that names the run. Without such a tag there is no call, and the task is a workflow of its own.
 """
 
 from __future__ import annotations
@@ -51,22 +51,20 @@ def _cromwell(task: Task) -> Call | None:
         return None
     run = tags.get("root_workflow_id") or tags["workflow_id"]
     place = cromwell_place(script.path, run) or cromwell_place(script.url or "", run)
-    described = _DESCRIPTION.fullmatch(task.description or "")
-    attempt = max(1, int(described[3])) if described else 1
+    match = _DESCRIPTION.fullmatch(task.description or "")
+    attempt = max(1, int(match[3])) if match else 1
     if place is None:
-        name = described[1] if described else task.name or ""
-        shard = int(described[2]) if described and int(described[2]) >= 0 else None
-        known = f"{tags['workflow_id']}/{name}/{described[2]}"[-LONGEST:] if described else ""
-        return Call(
-            run, name.partition(".")[0], CROMWELL, name, shard, attempt if described else 0, task=known
-        )
+        name = match[1] if match else task.name or ""
+        shard = int(match[2]) if match and int(match[2]) >= 0 else None
+        known = f"{tags['workflow_id']}/{name}/{match[2]}"[-LONGEST:] if match else ""
+        return Call(run, name.partition(".")[0], CROMWELL, name, shard, attempt if match else 0, task=known)
     return Call(
         run=run,
         run_name=place.run_name,
         source=CROMWELL,
         node=place.node,
         shard=place.shard,
-        attempt=attempt if described else place.attempt,
+        attempt=attempt if match else place.attempt,
         task=place.task,
         after=_after(task, run, place.node),
     )
@@ -154,7 +152,7 @@ def snakemake_job(task: Task) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def files_of(task: Task) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(what it reads, what it writes) as names that mean the same file in every task of its run."""
+    """(inputs, outputs) as names that mean the same file in every task of its run."""
     reads = [each.url for each in task.inputs or () if each.url]
     writes = [each.url for each in task.outputs or ()]
     job = snakemake_job(task)

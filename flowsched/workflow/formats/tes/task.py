@@ -167,7 +167,7 @@ def _decoded(piece: bytes, _: int) -> object:
 
 
 def encode_task(task: Task) -> bytes:
-    """The task as JSON, without nulls and without what was ignored."""
+    """The task as JSON, without nulls and without ignored keys."""
     return _ENCODER.encode(task)
 
 
@@ -180,7 +180,7 @@ def without_content(task: Task) -> Task:
 
 
 def _check_counts(sent: object, limits: Limits) -> None:
-    """Refuse too many entries before any of them is read: what is beyond a limit costs no more than its decoding."""
+    """Refuse too many entries before any of them is read: a task beyond a limit costs no more than its decoding."""
     if not isinstance(sent, dict):
         return
     for name, limit in _COUNTED:

@@ -1,8 +1,8 @@
 """A WDL workflow gone through once: calls become nodes, sub-workflows are expanded, scatters stay what they are.
 
-Every name is bound to what is known of its value and to the nodes that it comes from; so edges, widths and resources all follow
+Every name is bound to the known part of its value and to the nodes that it comes from; edges, widths and resources all follow
 from the same
-walk. A scatter's body is gone through once, with what its elements have in common.
+walk. A scatter's body is gone through once, with the part that its elements share.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the walk is, and what is around it."""
+    """The position of the walk, and the sections around it."""
 
     frame: _Frame
     scope: Scope
@@ -327,7 +327,7 @@ def _inputs(callee: Tree.Task | Tree.Workflow) -> Iterable[Tree.Decl]:
 
 
 def ordered(body: list[Tree.WorkflowNode]) -> list[Tree.WorkflowNode]:
-    """The nodes of a body, what is referred to first: WDL lets them stand in any order."""
+    """The nodes of a body, referenced ones first: WDL allows any order."""
     owner = {inner.workflow_node_id: number for number, node in enumerate(body) for inner in _subtree(node)}
     parents = [
         sorted(

@@ -122,7 +122,7 @@ class Documents:
     # ---- names that are used twice ----
 
     def _parsed(self, text: str, name: str) -> Tree.Document:
-        """Parse a source, without what it repeats where its parser refuses that."""
+        """Parse a source, without its repetitions if its parser refuses them."""
         while True:
             try:
                 return WDL.parse_document(text, uri=name)
@@ -160,7 +160,7 @@ class Documents:
         return statement._replace(doc=document, aliases=aliases)
 
     def _separate_declarations(self, callee: Callee) -> None:
-        """Leave out what a later declaration says in the same words, and outputs that are declared again."""
+        """Leave out declarations that a later one repeats in the same words, and outputs that are declared again."""
         for nodes in _bodies(callee):
             last = {each.name: each for each in nodes if isinstance(each, Tree.Decl)}
             for each in list(nodes):
@@ -250,7 +250,7 @@ def _is_beside_the_plan(error: Error.ValidationError, task: Tree.Task) -> bool:
 
 
 def _repeated(text: str, error: Error.MultipleDefinitions) -> tuple[int, int] | None:
-    """From where to where a source has what it says again later; None where that is not known."""
+    """The span of a declaration that the source repeats later; None where that is not known."""
     begin, end = _span(text, error.pos)
     message = str(error)
     if message == "duplicate keys in meta object":

@@ -30,7 +30,7 @@ Reasons = frozenset[Until]
 
 
 class Unknown(Error.RuntimeError):
-    """A value was asked for that is not known; `until` says what it waits for."""
+    """A value was asked for that is not known; `until` names the facts that it waits for."""
 
     def __init__(self, until: Iterable[Until]) -> None:
         self.until = frozenset(until)
@@ -402,7 +402,7 @@ _PARTLY: Final[dict[str, Callable[..., Value.Base | None]]] = {
 
 
 class PlanLibrary(StdLib.Base):
-    """The standard library of WDL without files: what would read or write one is not known.
+    """The standard library of WDL without files: results of functions that read or write files are not known.
 
     Args:
         wdl_version: Of the document.
