@@ -154,7 +154,8 @@ class Budgets(msgspec.Struct):
         #: `groups` are in the order of (priority, reserved) already
         alike: dict[tuple[int, bool], list[PodGroup]] = {}
         for group in groups:
-            alike.setdefault(self._standing(group), []).append(group)
+            rank = effective_priority(group, self.now, self.promote_ms), is_reserved(group)
+            alike.setdefault(rank, []).append(group)
         for same in alike.values():
             heavy = [
                 any(self._is_heavy(group, k, r) for k, r in demands_of(group).items() if k in short)
@@ -163,9 +164,6 @@ class Budgets(msgspec.Struct):
             ordered += [group for group, first in zip(same, heavy, strict=True) if first]
             ordered += [group for group, first in zip(same, heavy, strict=True) if not first]
         return ordered
-
-    def _standing(self, group: PodGroup) -> tuple[int, bool]:
-        return effective_priority(group, self.now, self.promote_ms), is_reserved(group)
 
     def charge(self, direct: Sequence[tuple[str, int]], pods: int) -> None:
         """Pods are placed."""

@@ -134,7 +134,7 @@ class IdleRoom(msgspec.Struct, frozen=True, eq=False):
 def idle_room(
     snapshot: Snapshot, waiting: Iterable[tuple[PodGroup, Reason]], profile: Profile, names: Mapping[int, str]
 ) -> Split:
-    """The causes of the room that is idle now.
+    """Why what is idle now is idle.
 
     Args:
         snapshot: Nodes and claims. Not modified.
