@@ -244,7 +244,7 @@ def _demand(roles: tuple[tuple[Shape, int], ...], times: int, axes: int) -> Ints
 
 
 def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:
-    """Lay as many groups of a kind as fit onto the remaining room (changed): how many, and (R,) their requests."""
+    """Lay as many groups of a kind as fit onto what is left (changed): how many, and (R,) what they take."""
     axes = left.shape[1]
     times = kind.times
     for _ in range(4):  # fewer each time: greedy, as placement is
