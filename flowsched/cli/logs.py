@@ -13,7 +13,7 @@ import typer
 
 from flowsched import tokens
 from flowsched.app import Settings, attempt_folder, recorded_attempt
-from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, say
+from flowsched.cli.context import DONE, FAILED, INTERRUPTED, complain, echo
 from flowsched.cli.following import Interrupted, interruptible, is_local, taken_from
 from flowsched.cli.naming import find, index_of, task_name
 from flowsched.cli.options import Id, asks, with_settings

@@ -1011,7 +1011,7 @@ class Service:
         if self._leader.leadership.epoch or not self._replicated:
             return None
         now = self._clock()
-        if now - self._leader_looked_ms > LEADER_MS:
+        if now - self._leader_read_ms > LEADER_MS:
             holding = await Lease(self._database).read()
             self._leader_url = holding.holder.partition(AT)[2] or None
             self._leader_read_ms = now

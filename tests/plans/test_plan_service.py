@@ -415,8 +415,6 @@ async def test_plans_are_kept_in_the_order_they_came_and_only_so_many(
     client: flowsched.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest go."""
-    from flowsched.store import plans
-
     monkeypatch.setattr(plans, "MOST_PLANS", 2)
     made = [(await client.plan("version 1.0\nworkflow w { }")).id for _ in range(3)]
     assert [plan.id async for plan in client.plans(page=1)] == [made[2], made[1]]

@@ -167,7 +167,7 @@ def refused(recorder: Recorder, dataset: int, event: TransferFailed) -> bool:
         return True  # known by now: it was ordered before
     catalogue.drop_all_pieces(dataset, statement)
     # Where a node has it whole, that is what it is: copies of the whole cannot mix with the origin's new version.
-    whole = event.undivided or catalogue.held(dataset) or times >= _MOST_EDITIONS
+    whole = event.undivided or catalogue.has_replica(dataset) or times >= _MOST_EDITIONS
     if whole:
         if dataset not in catalogue.undivided:
             statement.include(catalogue.undivided, dataset)

@@ -133,7 +133,7 @@ class IdleRoom(msgspec.Struct, frozen=True, eq=False):
 
 def idle_room(
     snapshot: Snapshot, waiting: Iterable[tuple[PodGroup, Reason]], profile: Profile, names: Mapping[int, str]
-) -> Split:
+) -> IdleRoom:
     """Why what is idle now is idle.
 
     Args:
@@ -243,7 +243,7 @@ def _demand(roles: tuple[tuple[Shape, int], ...], times: int, axes: int) -> Ints
     return np.array([min(amount, _MOST) for amount in total], dtype=np.int64)
 
 
-def _lay(left: Ints, kind: _Kind, masks: list[Mask]) -> tuple[int, Ints]:
+def _lay(left: Ints, kind: _Kind) -> tuple[int, Ints]:
     """Lay as many groups of a kind as fit onto what is left (changed): how many, and (R,) what they take."""
     axes = left.shape[1]
     times = kind.times
