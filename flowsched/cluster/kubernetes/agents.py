@@ -64,7 +64,7 @@ class Replicas(msgspec.Struct):
     seq: int
     replicas: list[Replica]
     partials: list[PartOf] = []
-    cache_bytes: int = 0  #: what it may hold; 0 = as much as comes
+    cache_bytes: int = 0  #: its limit; 0 = none
 
 
 class Refusal(msgspec.Struct):
@@ -119,15 +119,15 @@ REPLICAS: Final = msgspec.json.Decoder(Replicas)
 
 # ---- loads: what the agents measured, put together ----
 #
-# One event for all nodes every few seconds, and what each pod has moved so far. The part of a node's disk that is ours is what
-# control groups count for our pods; where no agent can measure it, it is unknown (-1). Of its network card our part is the
+# One event for all nodes every few seconds, and the bytes that each pod has moved so far. Control groups of our pods count our
+# part of a node's disk; where no agent can measure it, it is unknown (-1). Of its network card our part is the
 # copies; traffic between pods is not counted. A mount of several nodes is reported only while all agents report it: a part of
 # its clients does not say what it carries.
 
 
 #: A measurement counts for so long: the next three may be late.
 _FRESH_S: Final = 3 * INTERVAL_S
-#: Of so many pods it is remembered what they moved.
+#: The moved bytes of so many pods are remembered.
 _MOST_PODS: Final = 50_000
 
 
@@ -246,7 +246,7 @@ class _Agent:
     orders: dict[tuple[str, int], list[Transfer]] = field(default_factory=dict)  #: under way, by `_key`
     bytes_in: int = 0
     heard: bool = False
-    followed: bool = False  #: its list has been read, and what follows is heard
+    followed: bool = False  #: its list has been read, and its events are followed
 
 
 class _Answer(NamedTuple):

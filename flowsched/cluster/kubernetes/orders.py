@@ -1,4 +1,4 @@
-"""Orders: what a pod's steps may ask of the agent, signed by the service. Standard library only, no I/O.
+"""Orders: the permitted requests of a pod's steps to the agent, signed by the service. Standard library only, no I/O.
 
 An order travels through the pod's environment as text (`packing`), and it is signed as it stands there.
 """

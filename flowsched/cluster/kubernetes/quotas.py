@@ -34,7 +34,7 @@ _MILLIS: Final = ("cpu", "gpu")
 
 
 class _Row(NamedTuple):
-    """One resource of a quota. `counts`: what of our pods counts for it, as in `Quotas._counts`."""
+    """One resource of a quota. `counts`: the values of our pods that count for it, as in `Quotas._counts`."""
 
     resource: str
     axis: str

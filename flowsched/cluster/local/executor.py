@@ -406,7 +406,7 @@ class LocalCluster(Executor):
     def _settle(self, names: list[str]) -> None:
         for name in names:
             self._states.settled(name)
-            with self._states.lock(name), contextlib.suppress(OSError):  # no room: what was removed is gone
+            with self._states.lock(name), contextlib.suppress(OSError):  # no room: the removed files are gone
                 folder = self._attempts.find(name)
                 if folder is not None:
                     attempts.clear(folder)

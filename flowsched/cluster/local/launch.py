@@ -75,7 +75,7 @@ class Launch:
         await self._background.close()
 
     async def launch(self, pods: Sequence[Pod]) -> None:
-        """Launch attempts; those that wait for others or for their images are launched later."""
+        """Launch attempts; later those that wait for others or for their images."""
         new = [Live(pod.name, pod, busy=True) for pod in pods if pod.name not in self._watch.lives]
         self._watch.lives.update({live.name: live for live in new})
         await self._go_on(await self.enter(new))
@@ -123,7 +123,7 @@ class Launch:
             await self._go_on([live])
 
     def ended(self, name: str) -> None:
-        """An attempt is no more: those that it has held go on."""
+        """An attempt is no more: the attempts that waited for it go on."""
         behind = [self._watch.lives.get(other) for other in self._writers.leave(name)]
         waiting = [live for live in behind if live is not None and live.waits_for_writer]
         for live in waiting:

@@ -1,8 +1,8 @@
-"""The root of a local cluster: whether it has room, or is away, and what the caches of its nodes may hold.
+"""The root of a local cluster: whether it has room, or is away, and the limits of its nodes' caches.
 
 Nothing is started while a file system is full or a folder is away: then no node is ready. A disk that is not mounted leaves an
 empty folder of the same name, and a root that was renamed leaves none. A folder is there if its path leads to the folder that was
-opened: what is missing below a folder that is away says nothing about attempts.
+opened: an entry that is missing below a folder that is away says nothing about attempts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Presence:
         return ""
 
     def check(self) -> None:
-        """Make sure that what is missing is really missing.
+        """Make sure that a missing entry is really missing.
 
         Raises:
             OSError: A folder is away.
@@ -105,7 +105,7 @@ class RootSpace:
         self._percent = cache_percent
         self._root = Space(site.root)
         self._spaces = [self._root, *beside]
-        self._cache_bytes = 0  #: what each node's cache may hold, as last measured
+        self._cache_bytes = 0  #: the limit of each node's cache, as last measured
         self._reported = False, 0
         self.away = ""  #: which folder is away, in words
 

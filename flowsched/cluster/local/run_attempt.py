@@ -1,6 +1,6 @@
 """The runner's program: `python -I -S run_attempt.py ROOT NAME`, with its orders as standard input and its lock as standard output.
 
-A few lines, since a script is compiled at each start; what it does is in `runner`, which is kept compiled.
+A few lines, since a script is compiled at each start; `runner`, which stays compiled, does the work.
 """
 
 import os

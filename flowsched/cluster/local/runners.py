@@ -71,7 +71,7 @@ class Runner:
         self._locked = -1  #: its lock file, open while it lives: the path may lead nowhere for a while
         self.is_dead = False
         self.died_ms = 0
-        self.ordered: set[str] = set()  #: of ours: what it has no record of yet
+        self.ordered: set[str] = set()  #: of ours: the attempts that it has no record of yet
         self.reader = JournalReader()
         self.open: dict[int, set[str]] = {}  #: by segment: attempts whose end the service has not stored
         self.segment = 0  #: that is read now
@@ -132,7 +132,7 @@ class Runner:
         return [int(name) for name in names if not name.endswith(DONE)]
 
     def segments(self) -> list[str]:
-        """The names of the files of its journal, in order; what else lies in its folder is not its own."""
+        """The names of the files of its journal, in order; other files of its folder are not its own."""
         with os.scandir(self.folder) as items:
             found = [
                 item.name

@@ -130,7 +130,7 @@ class Watch:
             live.start_reported = True
             self._site.report(PodStarted(live.name, sight.started_ms))
         if sight.final is not None:
-            self._space.report_changes()  # first: what found no room is offered again at once
+            self._space.report_changes()  # first: the engine offers attempts that found no room again at once
             del self.lives[live.name]
             self._ended(live, sight.final)
         elif sight.started_ms is not None:

@@ -382,7 +382,7 @@ class _Planner:
 
 
 def _files_of(container: Container) -> Iterator[tuple[str, str]]:
-    """Files that a task reads or writes, and what each is."""
+    """Files that a task reads or writes, and the words for each."""
     for placed in container.inputs:
         if not placed.directory:
             yield tidy(placed.path), f"the input {placed.path}"

@@ -1,4 +1,4 @@
-"""Identities: what tells whether datasets from outside are what they were, for the cache of results."""
+"""Identities: whether datasets from outside have changed, for the cache of results."""
 
 from __future__ import annotations
 

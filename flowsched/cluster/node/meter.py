@@ -68,7 +68,7 @@ def used_memory_bytes(memory_stat: str) -> int:
 
 
 def cards(route: str) -> tuple[str, ...]:
-    """The network cards that the default routes lead over, by /proc/net/route: what pods' own links and bridges are put on."""
+    """The network cards that the default routes lead over, by /proc/net/route: pods' own links and bridges lie on these."""
     ways = [line.split() for line in route.splitlines()]
     return tuple(dict.fromkeys(way[0] for way in ways if len(way) > 7 and way[1] == way[7] == _DEFAULT_ROUTE))
 
@@ -109,7 +109,7 @@ def _number(text: str | None) -> int:
 #
 # A folder's disk is the block device that `stat` names, or the one that this is a partition of, if the kernel counts it
 # (/proc/diskstats); a folder on tmpfs, an overlay or a network file system has none, and then nothing is measured. All virtual
-# nodes share it: what other programs use is divided evenly.
+# nodes share it: the use by other programs is divided evenly.
 
 
 #: s between two measurements: long enough for a mean, short beside what a task takes that disks matter to.

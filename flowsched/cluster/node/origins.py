@@ -68,7 +68,7 @@ class NotFetched(Exception):
         self.changed = changed
         self.undivided = undivided
         self.version = version
-        self.emptied = emptied  #: what its destination had of it is gone
+        self.emptied = emptied  #: the part that its destination had is gone
         self.full = full
 
 
@@ -139,7 +139,7 @@ class Body:
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A range of a dataset that is being read: its bytes, and what they are a part of.
+    """A range of a dataset that is being read: its bytes, and the dataset that they are a part of.
 
     Args:
         stream: At the range's first byte; it may go on after the last.
@@ -166,7 +166,7 @@ class Origins(msgspec.Struct, frozen=True):
         allowed_roots: Folders below which files of this machine may be taken; None = see `bounds`. Files below one are reached
             from it by descriptor, since others may be changing them meanwhile.
         schemes: Schemes beside `file` that may be fetched; None = all that fsspec knows.
-        options: Per scheme, what fsspec is given (credentials, endpoints).
+        options: Per scheme, the options of fsspec (credentials, endpoints).
         bounds: Which files of this machine may be taken; None = by `allowed_roots` alone.
     """
 

@@ -52,7 +52,7 @@ def bring(
         piece: Which, as it was ordered: of a version if that is known, from `source` (None = its origin).
         opened: Where from.
         room: Asked with the dataset's size before its first piece comes; raises NotFetched if there is none.
-        seal: Makes a file that is complete, and read-only by then, what files of this cache are.
+        seal: Gives a complete file, read-only by then, the form of this cache's files.
         block_bytes: To be moved at a time.
 
     Yields:

@@ -49,7 +49,7 @@ def block_bytes(rates: Iterable[int], most: int = 1 << 20) -> int:
 
 
 class Stopped(Exception):
-    """The agent is closing; what is half there is removed at its next start."""
+    """The agent is closing; its next start removes half copies."""
 
 
 class Rates:

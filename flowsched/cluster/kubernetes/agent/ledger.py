@@ -1,7 +1,7 @@
-"""The ledger: the volumes of this node's pods, and what the agent has done for each, so that a restart repeats nothing.
+"""The ledger: the volumes of this node's pods, and the agent's work for each, so that a restart repeats nothing.
 
 One small file per pod. A pod's first order is its only one: a pod that learns another pod's uid cannot use it with an order of
-its own. While a pod's volumes are there, what it reads is in use.
+its own. While a pod's volumes are there, the datasets that it reads are in use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The files of containers' logs, read by open descriptors, which stay readable after the kubelet has removed the files.
 
-A kubelet removes a pod's logs when the pod is deleted, whoever deletes it. So the agent opens them while the pod is there. It knows
+A kubelet removes a pod's logs when any client deletes the pod. So the agent opens them while the pod is there. It knows
 files by their inode: a rotation renames them. Everything here blocks.
 """
 
@@ -80,7 +80,7 @@ class OpenLogs:
         """Open what a pod's containers have begun, and let go of files that were rotated away.
 
         Returns:
-            Whether the kubelet still has logs of the pod. If not, what is held is all that is left.
+            Whether the kubelet still has logs of the pod. If not, only the open files are left.
         """
         with self._lock:
             by_container = self._pods.setdefault(pod, {})
@@ -104,12 +104,12 @@ class OpenLogs:
             self._pods.pop(pod, None)
 
     def open_containers(self, pod: Path) -> set[str]:
-        """The containers of a pod of which a file is held."""
+        """The containers of a pod with an open file."""
         with self._lock:
             return {name for name, files in self._pods.get(pod, {}).items() if files}
 
     def containers(self, pod: Path) -> set[str]:
-        """The containers of a pod that have logs: those that the kubelet has, and those of which files are held."""
+        """The containers of a pod that have logs: those that the kubelet has, and those with open files."""
         found = self.open_containers(pod)
         with suppress(FileNotFoundError, NotADirectoryError):
             found |= set(os.listdir(pod))
@@ -119,7 +119,7 @@ class OpenLogs:
         """The files of a container, by its folder.
 
         Raises:
-            FileNotFoundError: The kubelet has no such folder, and no file of it is held.
+            FileNotFoundError: The kubelet has no such folder, and no file of it is open.
             OSError: They cannot be opened now.
         """
         with self._lock:
@@ -139,7 +139,7 @@ class OpenLogs:
 
 
 def _opened(folder: Path, before: Mapping[str, LogFile]) -> dict[str, LogFile] | None:
-    """The files of a container as they are now, those that are held among them; None if the kubelet has removed them."""
+    """The files of a container as they are now, the open ones among them; None if the kubelet has removed them."""
     known = {file.inode: file for file in before.values()}
     for _ in range(_TRIES):
         live = _inode(folder / LIVE)

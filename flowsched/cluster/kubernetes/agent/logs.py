@@ -196,7 +196,7 @@ def _blocks(pieces: Iterator[bytes], stream: bytes) -> Iterator[tuple[bytes, int
 
 
 def _texts(lines: bytes, stream: bytes) -> Iterator[bytes]:
-    """The program's bytes in whole lines of the format; what is not of the format is passed over."""
+    """The program's bytes in whole lines of the format; other lines are passed over."""
     for line in lines.split(b"\n"):
         parts = line.split(b" ", 3)
         if len(parts) >= 3 and parts[1] == stream:
@@ -260,7 +260,7 @@ class Logs:
 
     Args:
         live: Where the kubelet has them.
-        saved: Where the agent keeps them.
+        saved: The folder where the agent saves them.
         has_pod: Whether a pod's volumes are still on the node: then it may write on.
         clock: Wall-clock ms.
     """
@@ -280,7 +280,7 @@ class Logs:
         self._keeping = threading.Lock()
 
     def open(self) -> None:
-        """Read what is kept; what is half copied is removed."""
+        """Read the saved logs, and remove half copies."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._folder.iterdir():
             if not (
@@ -354,7 +354,7 @@ class Logs:
     # --- logs of pods that are deleted -----------------------------------------------------------------------
 
     def follow(self, uid: str, name: str) -> None:
-        """Hold the logs of a pod open from now on, so that they can be kept whoever deletes the pod.
+        """Keep the logs of a pod open from now on, so that they can be saved when any client deletes the pod.
 
         Args:
             uid: Of the pod.

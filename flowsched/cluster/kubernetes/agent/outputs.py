@@ -2,7 +2,7 @@
 
 `runner.outputs` decides which paths may be outputs, and how they leave the folder. The agent may be killed at any step:
 
-    1. all outputs are looked at, and what was found is written down (`Page.moving`)
+    1. all outputs are found, and the list is written down (`Page.moving`)
     2. each moves into a box of its own, outgoing/<uid>/<number>/, by one rename (or is copied there)
     3. it is sealed: owned by the agent, read-only, on the disk
     4. the box is renamed to the dataset's folder in the cache
@@ -40,7 +40,7 @@ class Publisher:
         self._at = at
 
     def publish(self, uid: str, work: int, moving: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Publish what was found; what has been published before stays as it is. Blocks.
+        """Publish the outputs that were found; outputs that were published before stay as they are. Blocks.
 
         Returns:
             Of each output `name`, `uri`, `size_bytes` and `value`.

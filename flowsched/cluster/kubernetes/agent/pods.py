@@ -141,7 +141,7 @@ class Request:
     text: str
     order: Order
     path: str  #: where the pod has the volume that it is about
-    delivered: str = ""  #: what the pod has taken out by itself
+    delivered: str = ""  #: the files that the pod has taken out by itself
 
 
 class Pods:

@@ -26,7 +26,7 @@ Link = Callable[..., None]  #: os.link
 
 
 def no_link(*_: object, **__: object) -> None:
-    """Refuse to make a link, as between two mounts: what should be linked is copied then."""
+    """Refuse to make a link, as between two mounts: the agent copies the file then."""
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
@@ -75,7 +75,7 @@ def unpack(stream: Body, target: Path) -> Generator[int, None, int]:
     """Unpack a stream. All its members lie in one top folder, which becomes `target`.
 
     Args:
-        stream: Read from its beginning; what follows the last member is left there.
+        stream: Read from its beginning; bytes behind the last member are left there.
         target: A path that does not exist yet, in a folder of ours.
 
     Yields:

@@ -254,7 +254,7 @@ class Client:
     async def list(
         self, path: str, kind: type[T], *, params: Mapping[str, str] | None = None, page: int = 500
     ) -> tuple[list[T], str]:
-        """Read all objects of a path: the items, and the version they are of. As `listing`, but what is unread is lost."""
+        """Read all objects of a path: the items, and the version they are of. As `listing`, but unread objects are lost."""
         listing = await self.listing(path, kind, params=params, page=page)
         return listing.items, listing.version
 

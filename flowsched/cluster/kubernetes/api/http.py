@@ -77,7 +77,7 @@ class Reader:
         self._body = bytearray()  #: what the chunks so far held
         self._parts: list[bytes] = []  #: of a body that says its length: a page of a list is 1 MB
         self._missing = 0  #: bytes of that body that have not arrived
-        self._trailing = False  #: the last chunk has been read, what follows are trailers
+        self._trailing = False  #: the last chunk has been read, and trailers follow
 
     @property
     def begun(self) -> bool:
@@ -114,7 +114,7 @@ class Reader:
         return self._finish(bytes(self._buffer), keep_alive=False)
 
     def _begin(self) -> bool:
-        """Read the head, if it is there; what only says that an answer will follow is passed over."""
+        """Read the head, if it is there; a head that only announces an answer (100) is passed over."""
         while True:
             end = self._buffer.find(_END)
             if end < 0:

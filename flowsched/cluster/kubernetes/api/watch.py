@@ -5,7 +5,7 @@ Each fault of a watch, and how the reflector handles it (measured in KUBE.md):
     the stream ends, is reset or falls silent   go on from the last version seen; slow readers are cut like that
     ERROR event 410, or HTTP 410                the server has forgotten that version: list again, `Batch.replaced`
     any other ERROR event                       back off, then list again
-    an object older than what was seen          dropped: what is told of an object never goes back
+    an object older than the known state        dropped: reports of an object never go back
     a list older than what was seen             not believed, unless it is repeated (etcd was restored from a backup)
     an object that cannot be decoded            left out, counted, and named in `Batch.unread`
 
@@ -147,7 +147,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.newest = 0
-        self._floor = 0  #: of the list: what comes after it is newer
+        self._floor = 0  #: the list's: later versions are newer
         self._versions: dict[str, int] = {}  #: uid -> version
         self._graves: deque[tuple[str, int]] = deque()
 
@@ -430,7 +430,7 @@ MISUNDERSTOOD: Final[Counter[str]] = Counter()
 
 
 def taken(process: Callable[[T], None], each: T) -> bool:
-    """Hand an object on. False: that failed, for whatever reason; what was known of it before stays."""
+    """Hand an object on. False: that failed, for whatever reason; its known state stays."""
     try:
         process(each)
     except Exception:  # one object that triggers a bug of ours must not stop the service for all users

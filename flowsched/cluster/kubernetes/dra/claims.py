@@ -93,7 +93,7 @@ class DeviceClaims:
         self._background = BackgroundTasks("a claim")
 
     async def close(self) -> None:
-        """Stop working; what is there stays."""
+        """Stop working; claims stay as they are."""
         await self._background.close()
 
     # --- what the watches show -------------------------------------------------------------------------------

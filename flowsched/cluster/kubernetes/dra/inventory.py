@@ -276,7 +276,7 @@ def status_patch(
 ) -> bytes:
     """The new users of a claim, and its allocation if it had none. Without users, the claim is deallocated.
 
-    A merge patch, so that what drivers have written stays; of the version that was seen, which no other object has.
+    A merge patch, so that drivers' fields stay; of the version that was read, which no other object has.
     """
     users = list(consumers)
     status: dict[str, Any] = {"reservedFor": users or None}
@@ -454,7 +454,7 @@ class ClaimBook:
         return nodes
 
     def record(self, claim: ResourceClaim) -> set[str]:
-        """A claim as it is now, or was: what is older than what is known is left out."""
+        """Record a claim; a state that is older than the known one is left out."""
         place = place_of(claim, self._settings)
         if place is None:
             known = self.ours.get(claim.metadata.name)

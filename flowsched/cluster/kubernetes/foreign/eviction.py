@@ -65,7 +65,7 @@ def preemptible_of(metadata: Metadata) -> bool | None:
 
 
 def stake_of(pod: Pod, budgets: tuple[str, ...]) -> Stake:
-    """The disruption cost of a pod: what preemption must know of it.
+    """The disruption cost of a pod, for preemption.
 
     Args:
         pod: One that has a node.

@@ -326,7 +326,7 @@ def _kueue_rule(pod: Pod) -> _Rule:
 
 
 class _TaskGroup(msgspec.Struct, rename="camel"):
-    """One of YuniKorn's task groups; what its pods ask for is said by the pods too."""
+    """One of YuniKorn's task groups; its pods state their requests themselves, too."""
 
     name: str
     min_member: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0

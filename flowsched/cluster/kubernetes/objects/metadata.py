@@ -12,7 +12,7 @@ from msgspec import field
 
 from flowsched.workflow.resources import parse_quantity
 
-#: Resource -> quantity. The server writes texts; what a user wrote into a custom resource may be a number.
+#: Resource -> quantity. The server writes texts; a user's value in a custom resource may be a number.
 Amounts: TypeAlias = dict[str, str | int | float]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -450,7 +450,7 @@ def task_environment(
         {"name": name, "valueFrom": {"secretKeyRef": {"name": found.name, "key": found.key}}}
         for name, found in sources.items()
     ]
-    # The token may stand in a command on a local cluster; what it is matters neither to the kubelet nor to us.
+    # A local cluster allows the token in a command; its value matters neither to the kubelet nor to us.
     stated = values | ({_TOKEN: f"$({_TOKEN})"} if _TOKEN in sources else {})
     hidden = [name for name in sources if name != _TOKEN]
     visible = {name: value for name, value in stated.items() if name not in hidden}

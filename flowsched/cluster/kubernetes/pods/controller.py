@@ -91,7 +91,7 @@ class DesiredPod:
     released: bool = False
     end: End | None = None  #: as it was reported
     end_when_deleted: End | None = (
-        None  #: what is reported once it is deleted, where the controller deletes it
+        None  #: its end, reported once it is deleted, where the controller deletes it
     )
     reported_wait: tuple[str, str] = ("", "")  #: the reason and message that were reported last
     stuck_since: float | None = (

@@ -107,7 +107,7 @@ def step_resources(ask: Ask) -> dict[str, Quantities]:
 
 
 def quantities(resources: Resources, gpu_resource: str, factor: int = 1) -> Quantities:
-    """Resources as Kubernetes writes them; what is not asked for is left out."""
+    """Resources as Kubernetes writes them, without zeros."""
     devices = -(-resources.gpu_millis * factor // 1000) if gpu_resource else 0
     amounts: Mapping[str, int] = {
         "memory": resources.memory_bytes * factor,
@@ -388,7 +388,7 @@ def _spec(
         "restartPolicy": "Never",
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
-        # A task has the time that Kubernetes gives; what it has made needs as long as it takes to publish it.
+        # A task has the time that Kubernetes gives; its outputs need as long as it takes to publish them.
         "terminationGracePeriodSeconds": _PUBLISH_S if needs_stage_out(pod) else _GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,

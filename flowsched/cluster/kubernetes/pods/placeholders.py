@@ -58,7 +58,7 @@ class Placeholders:
         self._news = asyncio.Event()
 
     def begin(self) -> None:
-        """Begin a term: what an earlier leader has left goes."""
+        """Begin a term: placeholders of an earlier leader go."""
         self._wanted, self._listed = {}, False
         self._news.set()
 

@@ -139,7 +139,7 @@ _RENAMED: Final = {"Terminated": "NodeShutdown", "Shutdown": "NodeShutdown"}
 
 @dataclass(frozen=True, slots=True)
 class _ObservedPod:
-    """One of our pods, and what else is known of it."""
+    """One of our pods, and the other facts that are known of it."""
 
     pod: Pod
     name: str
@@ -462,7 +462,7 @@ def _real_code(ended: Terminated) -> int:
 
 
 def _may_have_run(observed: _ObservedPod) -> bool:
-    """Whether the task's process may have run: what cannot be known counts as yes."""
+    """Whether the task's process may have run; where that cannot be known, yes."""
     if observed.started_ms is not None:
         return True
     pod = observed.pod

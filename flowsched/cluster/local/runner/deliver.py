@@ -105,7 +105,7 @@ class Delivery:
     Args:
         places: Of its container.
         send: Returns the function that writes to a uri of an object store. It raises Refused.
-        targets: Targets of this machine, and what they were before the task began, links followed (see `resolved`).
+        targets: Targets of this machine, and their real paths before the task began, links followed (see `resolved`).
         progress: Called for each file that is at its target, or only waits for the disk.
     """
 
@@ -227,7 +227,7 @@ class Delivery:
         self.note(self.delivered(path, path, status.st_size))
 
     def is_there(self, path: str) -> bool:
-        """Whether the task has something there: what only this machine has does not count."""
+        """Whether the task has something there: this machine's own files do not count."""
         if self.places.is_foreign(path):
             return False
         try:
@@ -379,7 +379,7 @@ class Delivery:
     def fill(
         self, path: str, into: int, uri: str, durable: Durable, above: tuple[str, ...] = ()
     ) -> Iterator[Record]:
-        """Copy a folder of the container, links followed; what leads back to where it came from is left out."""
+        """Copy a folder of the container, links followed; a link that leads back to a folder above is left out."""
         here = self.places.resolve(path)
         for name in self.places.listed(path):
             inner = join(path, name)
@@ -583,7 +583,7 @@ def left_at(container: Record, bounds: Bounds) -> list[Left]:
     for left in container["leave"]:  # type: ignore[attr-defined]
         path = canonical(str(left["path"]))
         targets = dict.fromkeys((*mounted_at(path, container), *delivered_to(path, container)))
-        # The attempt ends all the same if one may not be written, and what it ended by was said.
+        # The attempt ends all the same if one may not be written, and the reason of its end was reported.
         allowed = [canonical(target) for target in targets if not bounds.refusal(target)]
         found.append((path, allowed if targets else None, str(left["content"]), left["reason"]))
     return found

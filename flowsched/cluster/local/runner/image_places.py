@@ -104,7 +104,7 @@ class ImagePlaces(Places):
         return any(place_in([(top, top)], here) for _, top, fixed in self.mounts if fixed)
 
     def check_sources(self) -> None:
-        """See that what is used in place is there. Raises Refused."""
+        """Check that the files which are used in place are there. Raises Refused."""
         for path, source, is_folder in self.entries("sources"):
             if not (os.path.isdir(source) if is_folder else os.path.exists(source)):
                 raise Refused("InputMissing", f"{source}, an input for {path}, is not there")

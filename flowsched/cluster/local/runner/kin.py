@@ -191,7 +191,7 @@ def io_counts(pid: int | str = "self") -> dict[str, int]:
 
 
 def io_since(before: dict[str, int], after: dict[str, int]) -> tuple[int, int, int]:
-    """Bytes read and written between two readings, and what of both was a disk's.
+    """Bytes read and written between two readings, and the part of both that was a disk's.
 
     Bytes that a program maps into memory count as read from the disk alone, bytes from the page cache as `rchar` alone:
     each is a difference of its own, and the larger one is the bytes read. (The runner itself has mapped more than it read.)

@@ -1,7 +1,7 @@
 """Outputs: what a task left in its working folder moves into the node's cache, all of it or nothing.
 
 The task can replace whatever it can write to. So the caller opens the working folder once, as the folder that the task was given.
-From that descriptor on every name is a step of its own (`safe_paths`), and what has moved is looked at again (`trees.seal`).
+From that descriptor on every name is a step of its own (`safe_paths`), and moved files are measured again (`trees.seal`).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def publish(entry: str, work: int, found: Found) -> None:
     os.mkdir(temporary)
     name = "data" if found.way[-1] in _RECORDS else found.way[-1]
     payload = f"{temporary}/{name}"
-    # The record first: what finds no room for it has moved nothing.
+    # The record first: if it finds no room, nothing has moved.
     write_record(
         temporary,
         "meta.json",

@@ -327,7 +327,7 @@ class _Planner:
                 self.own(canonical(path)).empty = True
 
     def own(self, folder: str, hidden: str | None = None) -> Node:
-        """A folder that is the task's own; what this machine has there is seen in it, but for what is hidden."""
+        """A folder that is the task's own; it shows this machine's entries of that path, but for the hidden ones."""
         node = self.node(folder)
         node.private = True
         if hidden is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Between two looks at what has been killed.
 _KILL_PAUSE_S = 0.002
-#: Passes over the processes of an attempt in one look: what forks all the time is met by the next one at once.
+#: Passes over the processes of an attempt in one check: the next pass meets at once a process that forks all the time.
 _KILL_PASSES = 5
 _NO_IO = {"rchar": 0, "wchar": 0, "read_bytes": 0, "write_bytes": 0}
 

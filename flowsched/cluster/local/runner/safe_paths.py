@@ -1,8 +1,8 @@
 """Paths below a folder that a task can write to: every step by descriptor, no link is followed unseen.
 
-A task can replace any name that it can write by a link, a named pipe or another folder, between a look and the use of what was
-seen. So each part of a path is opened from the descriptor of the part before it, with O_NOFOLLOW, and what was opened is looked
-at before it is read. Everything here blocks. Standard library alone.
+A task can replace any name that it can write by a link, a named pipe or another folder, between a check and the
+use of the checked name. So each part of a path is opened from the descriptor of the part before it, with O_NOFOLLOW, and the
+descriptor is checked before it is read. Everything here blocks. Standard library alone.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Opened:
 
 
 def folder(at: int | None, names: Sequence[str], *, make: int | None = None) -> Opened:
-    """Open the folder at the end of some names; what is missing is made with mode `make`, if that is given.
+    """Open the folder at the end of some names; missing folders are made with mode `make`, if that is given.
 
     Args:
         at: The folder that the first name is in; None = the root of the file system.
@@ -250,7 +250,7 @@ def plain_mode(mode: int) -> int:
 def gives_rights(file: int | str) -> bool:
     """Whether a file gives rights to the account that runs it (by its mode or capabilities), or belongs to another account.
 
-    Such a file gets no second name: what is delivered is a copy without any of that.
+    Such a file gets no second name: flowsched delivers a copy without any of that.
 
     Args:
         file: Its descriptor, or its path.
@@ -296,7 +296,7 @@ def write_file(at: int, name: str, text: str, mode: int) -> int:
 
 
 def put_file(at: int, name: str, text: str, mode: int, *, durable: bool = False) -> None:
-    """Write a file, wholly or not at all; what has its name is replaced. `durable`: it is on the disk when this returns."""
+    """Write a file, wholly or not at all; a file of its name is replaced. `durable`: it is on the disk when this returns."""
     temporary = f"{name}.tmp"
     with Opened(write_file(at, temporary, text, mode)) as fd:
         if durable:

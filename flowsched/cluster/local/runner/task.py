@@ -234,7 +234,7 @@ class Task:
         return {}
 
     def forked(self) -> None:
-        """In the runner: what only the child needs may be closed."""
+        """In the runner: descriptors that only the child needs may be closed."""
 
     def resident_bytes(self, limit: int) -> int:
         """The memory that it uses, with all that stems from it."""
