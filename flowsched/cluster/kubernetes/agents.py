@@ -1,4 +1,4 @@
-"""Node agents from the service's side: which there are, what their caches hold, what they measured, what they copy.
+"""Node agents from the service's side: which there are, their caches, their measurements and their copies.
 
 An agent's own list is the truth about its cache. The service reads it at the start of every connection and then follows it.
 Orders that were under way are sent again, since an agent that was restarted has forgotten them (it answers an order for what is
@@ -117,7 +117,7 @@ FINGERPRINTS: Final = msgspec.json.Decoder(Fingerprints)
 REPLICAS: Final = msgspec.json.Decoder(Replicas)
 
 
-# ---- loads: what the agents measured, put together ----
+# ---- loads: the agents' measurements, put together ----
 #
 # One event for all nodes every few seconds, and the bytes that each pod has moved so far. Control groups of our pods count our
 # part of a node's disk; where no agent can measure it, it is unknown (-1). Of its network card our part is the

@@ -58,7 +58,7 @@ class Quotas:
         self._reported: dict[str, QuotaChanged] = {}
         self._pods: dict[
             str, dict[str, int]
-        ] = {}  #: by uid: what counts of a pod, as "requests.cpu", by axis
+        ] = {}  #: by uid: the counted values of a pod, as "requests.cpu", by axis
         self._ours: Counter[str] = Counter()  #: the sum of it
 
     def everything(self) -> list[QuotaChanged]:

@@ -40,7 +40,9 @@ class Result(msgspec.Struct, frozen=True):
     stdio: tuple[tuple[str, str], ...] = ()  #: the ends of its steps' stdout and stderr files
     returned: Count | None = None  #: the return code that its client judges by, where it has written one
     undelivered: Count = 0  #: how many files found no room in the list
-    disk_bytes: Count | None = None  #: what the pod has moved, as its node's agent knows; None = it does not
+    disk_bytes: Count | None = (
+        None  #: the bytes that the pod has moved, as its node's agent knows; None = it does not
+    )
     cpu_ms: Count = 0  #: and the CPU time it has taken
     max_rss_bytes: Count = 0  #: and its most memory that was measured
 

@@ -45,7 +45,7 @@ class Live(msgspec.Struct, eq=False):
     busy: bool = False  #: being launched: not to be observed yet
     waits_for_writer: bool = False  #: another attempt writes what it writes
     start_reported: bool = False
-    reported_wait: str = ""  #: what it waits for, as the engine knows it
+    reported_wait: str = ""  #: the reason why it waits, as the engine knows it
     overdue_at: float | None = None  #: monotonic; set by a release
     kills: int = 0  #: how often it was overdue
     bereft: bool = False  #: its folder is gone, so its processes were killed: their end tells nothing
@@ -263,7 +263,7 @@ class AttemptStates:
         return attempts.kill_attempt(folder, life, is_over)
 
     def _end_overdue(self, live: Live, found: tuple[Life, Runner] | None) -> None:
-        """Kill what should have ended long ago: the attempt's processes, and if that does not help, what should have told of it."""
+        """Kill an attempt that should have ended long ago: its processes, and if that does not help, its shim or runner."""
         if live.overdue_at is None or time.monotonic() < live.overdue_at:
             return
         live.overdue_at = time.monotonic() + OVERDUE_S

@@ -174,7 +174,7 @@ class Sight(msgspec.Struct, frozen=True):
 
     started_ms: int | None = None
     final: PodEnded | PodGone | None = None
-    waits: str = ""  #: what its results wait for
+    waits: str = ""  #: the reason why its results wait
     reason: str = ""  #: the same in a word
 
 

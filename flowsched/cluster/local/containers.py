@@ -101,13 +101,13 @@ class Engine:
 
     @cached_property
     def env(self) -> dict[str, str]:
-        """Its environment: what the service's says of engines, registries and proxies."""
+        """Its environment: the service's variables of engines, registries and proxies."""
         return {
             key: value for key, value in os.environ.items() if key in _VARIABLES or key.startswith(_PREFIXES)
         }
 
     def ask(self, *arguments: str) -> tuple[str, str]:
-        """Run a command of it, in a thread: what it answered, and why it failed ("" = it did not)."""
+        """Run a command of it, in a thread. Returns its answer, and why it failed ("" = it did not)."""
         answer, errors, failed = ask((self.program, *arguments), self.env)
         return answer, errors if failed else ""
 
@@ -273,7 +273,7 @@ def _tried(kind: str, network: str) -> tuple[Engine | None, str]:
 
 
 def _trial(engine: Engine, options: Sequence[str]) -> tuple[str, bool]:
-    """Run a container of podman without an image, of this machine's programs: what it said on stderr, and whether it failed."""
+    """Run a container of podman without an image, of this machine's programs. Returns its errors, and whether it failed."""
     with tempfile.TemporaryDirectory(prefix="flowsched-trial-") as folder:
         volumes = [f"--volume={path}:{path}:ro" for path in _PROGRAMS if os.path.isdir(path)]
         command = ["run", "--rm", "--network", "none", *options, *volumes, "--rootfs", folder, "true"]

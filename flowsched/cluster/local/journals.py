@@ -27,7 +27,7 @@ class Life(msgspec.Struct):
     started_ms: int | None = None
     pid: int = 0  #: the task's first process
     own: int = 0  #: the process of its own that sees it through, if it has one
-    shim: str = ""  #: what all its processes stem from, see `kin.identity`
+    shim: str = ""  #: the process that all its processes stem from, see `kin.identity`
     alone_since: float | None = (
         None  #: monotonic; neither its runner nor its shim has lived since, as observed
     )

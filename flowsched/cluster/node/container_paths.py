@@ -27,7 +27,7 @@ from flowsched.cluster.local.runner.patterns import fixed_part, is_pattern
 from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.spec import Container, Delivered, Placed, Step
 
-#: Folders that an image needs: what is mounted there would hide its programs, or its own settings.
+#: Folders that an image needs: a mount there would hide its programs, or its own settings.
 SYSTEM: Final = frozenset(
     {
         "/",

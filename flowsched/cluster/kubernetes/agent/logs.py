@@ -381,7 +381,7 @@ class Logs:
             try:
                 if uid not in self._saved:
                     self.keep(pod, name)
-            except OSError as error:  # a full disk: what is held would keep the removed files on it
+            except OSError as error:  # a full disk: open files would keep the removed logs on it
                 log.warning("logs of a deleted pod are lost", pod=name, error=str(error))
             del self._followed[uid]
             self._open_logs.drop(folder)

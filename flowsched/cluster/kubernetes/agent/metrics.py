@@ -1,4 +1,4 @@
-"""Metrics of a node agent in Prometheus' text format: its cache, what moves, and what its node's disk and network card carry."""
+"""Metrics of a node agent in Prometheus' text format: its cache, its transfers, and the load of its disk and network card."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowsched.cluster.kubernetes.agent.agent import Agent
 from flowsched.cluster.kubernetes.agent.streams import Streams
 from flowsched.version import VERSION
 
-#: Name without its prefix, what it says, value.
+#: Name without its prefix, help text, value.
 Sample = tuple[str, str, int]
 
 

@@ -189,7 +189,7 @@ class Pods:
         self._jobs: dict[_Job, asyncio.Task[dict[str, Any]]] = {}
 
     async def prepare(self, request: Request, long_poll_s: float) -> dict[str, Any] | None:
-        """Lay out a pod's inputs: what is lost, and the bytes it is charged. None: it takes longer than `long_poll_s`.
+        """Lay out a pod's inputs. Returns the lost ones, and the charged bytes; None if it takes longer than `long_poll_s`.
 
         Raises:
             OtherOrder, NoVolume, Unsafe, OSError: It cannot be done.
@@ -198,7 +198,7 @@ class Pods:
         return await self._join(job, lambda: self._prepare(request), long_poll_s)
 
     async def publish(self, request: Request, long_poll_s: float) -> dict[str, Any] | None:
-        """Publish a pod's outputs: what they are, or a reason and a message. None: it takes longer than `long_poll_s`.
+        """Publish a pod's outputs. Returns them, or a reason and a message; None if it takes longer than `long_poll_s`.
 
         Raises:
             OtherOrder, NoVolume, Unsafe, OSError: It cannot be done now.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-#: Of a reply: what is longer than this before its body, or between two chunks, is no reply.
+#: The longest head of a reply, and the longest line between two chunks: a longer one is no reply.
 LONGEST_HEAD_BYTES: Final = 64 << 10
 _LONGEST_CHUNK_LINE: Final = 1 << 10
 _END: Final = b"\r\n\r\n"
@@ -74,7 +74,7 @@ class Reader:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._head: _Head | None = None
-        self._body = bytearray()  #: what the chunks so far held
+        self._body = bytearray()  #: the bytes of the chunks so far
         self._parts: list[bytes] = []  #: of a body that says its length: a page of a list is 1 MB
         self._missing = 0  #: bytes of that body that have not arrived
         self._trailing = False  #: the last chunk has been read, and trailers follow
@@ -114,7 +114,7 @@ class Reader:
         return self._finish(bytes(self._buffer), keep_alive=False)
 
     def _begin(self) -> bool:
-        """Read the head, if it is there; a head that only announces an answer (100) is passed over."""
+        """Read the head, if it is there; a head that only announces an answer (1xx) is passed over."""
         while True:
             end = self._buffer.find(_END)
             if end < 0:

@@ -298,7 +298,7 @@ def _precondition(claim: ResourceClaim) -> dict[str, str]:
     return {"resourceVersion": claim.metadata.resource_version}
 
 
-# ---- the books: what the watches show, kept ----
+# ---- the books: the state that the watches show ----
 
 
 #: Taints of devices that are not given away.

@@ -24,7 +24,7 @@ ROLE: Final = f"{PREFIX}role"
 GATE: Final = f"{PREFIX}launch"
 #: Label and scheduling gate of a placeholder.
 HOLD: Final = f"{PREFIX}hold"
-#: Annotation: what each container used, as a JSON object by container, where the node says it.
+#: Annotation: the usage of each container, as a JSON object by container, where the node reports it.
 USAGE: Final = f"{PREFIX}usage"
 #: Annotation of a container task: how many steps it has.
 STEPS: Final = f"{PREFIX}steps"

@@ -1,4 +1,4 @@
-"""A pod as a scheduler and an executor read it: what it asks for, where it may run, how far it has got. Pure."""
+"""A pod as a scheduler and an executor read it: its requests, where it may run, how far it has got. Pure."""
 
 from __future__ import annotations
 

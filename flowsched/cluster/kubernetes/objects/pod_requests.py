@@ -1,4 +1,4 @@
-"""Pod requests: what any pod asks for, as kube-scheduler adds it up, and what its annotations say of data and runtime. Pure.
+"""Pod requests: the resources of any pod, as kube-scheduler adds them up, and its annotations of data and runtime. Pure.
 
 Amounts, ports, claims, QoS class. Where it may run beside that is in `pod_constraints`.
 
@@ -67,7 +67,7 @@ def resources_of(amounts: Amounts, gpu_resource: str = DEFAULT_GPU) -> Resources
 
 
 def qos_class(pod: Pod) -> str:
-    """Guaranteed, Burstable or BestEffort; what the status says, if it says it."""
+    """Guaranteed, Burstable or BestEffort; the status's own value, if it has one."""
     if pod.status.qos_class:
         return pod.status.qos_class
     everyone: Iterable[ResourceRequirements]

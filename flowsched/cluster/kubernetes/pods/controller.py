@@ -151,7 +151,7 @@ class PodController:
         """Stop working. Pods stay as they are."""
         await self._background.close()
 
-    # --- desired pods: what the engine asks for --------------------------------------------------------------
+    # --- desired pods: the engine's requests -----------------------------------------------------------------
 
     def launch(self, pods: Sequence[Pod]) -> None:
         """Make and bind pods. All pods of a gang are made before one of them is bound."""
@@ -252,7 +252,7 @@ class PodController:
         """Pods that live and are not desired."""
         return [name for name, obj in self._observed.items() if name not in self._desired and not _ended(obj)]
 
-    # --- observed pods: what the watch shows -----------------------------------------------------------------
+    # --- observed pods: the watch's state --------------------------------------------------------------------
 
     def observe(self, obj: PodObject, *, deleted: bool = False) -> None:
         """Note one of our pods as it is now (or was last)."""
@@ -508,7 +508,7 @@ class PodController:
         """The end of a pod that cannot be started. 126 is a shell's exit code of a command that cannot be executed."""
         return PodEnded(pod.name, self._lease.clock(), 126, reason, message)
 
-    # --- sweep: what only the passing of time shows ----------------------------------------------------------
+    # --- sweep: changes that only the passing of time shows --------------------------------------------------
 
     async def sweep(self) -> Sequence[str]:
         """Give up pods that cannot start and gangs that stay half made; remove what is left of gangs, and pods of lost nodes.

@@ -277,7 +277,7 @@ TASK: Final = "task"
 STAGE_IN: Final = "stage-in"
 STAGE_OUT: Final = "stage-out"
 
-#: Of every container: what `restricted` asks for.
+#: Of every container, as `restricted` demands.
 CONFINED: Final[dict[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -538,7 +538,7 @@ def _mounts(settings: ReleaseSettings, *, shared_read_only: bool, inputs_read_on
 
 
 def _volumes(pod: Pod, settings: ReleaseSettings) -> list[Json]:
-    """No size limits: what is linked into `inputs` would count against them, although it takes no room of its own."""
+    """No size limits: files linked into `inputs` would count against them, although they take no room of their own."""
     volumes: list[Json] = [{"name": "inputs", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
     for number, volume in enumerate(settings.shared):
         volumes.append({"name": f"shared-{number}", "persistentVolumeClaim": {"claimName": volume.claim}})

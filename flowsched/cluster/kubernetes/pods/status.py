@@ -318,7 +318,7 @@ def _final(observed: _ObservedPod) -> Final_ | None:
 
 
 def _succeeded(observed: _ObservedPod) -> Final_:
-    """The task is well; what became of its outputs?"""
+    """The task succeeded; its end depends on its outputs."""
     for name in observed.steps:
         ended = observed.terminated(name)
         if ended is not None and _real_code(ended) and (taken := _taken(observed, ended)):

@@ -236,7 +236,7 @@ def _ending(order: Json, env: Env) -> _Ending:
 
 
 def _note_end(order: Json, places: ImagePlaces, env: Env) -> None:
-    """Add a line to the standard error of a step that did not end by itself: what has ended it.
+    """Add a line to the standard error of a step that did not end by itself: the reason of its end.
 
     No container is told that the kernel has killed another one for its memory.
     """

@@ -1,4 +1,4 @@
-"""A container task from its order to its report: paths, steps, what is delivered, what is left."""
+"""A container task from its order to its report: paths, steps, delivery, leftovers."""
 
 from __future__ import annotations
 

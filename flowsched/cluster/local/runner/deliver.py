@@ -69,7 +69,7 @@ class Staging:
         self.at = at
         self.name = ""
         self.folder: Opened | None = None
-        self.files: dict[str, Record] = {}  #: by name, what will be noted of each
+        self.files: dict[str, Record] = {}  #: by name, the record of each
 
     def open(self, temporary: str) -> int:
         """Its descriptor; made as `temporary`, if it is not there."""

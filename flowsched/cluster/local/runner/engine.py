@@ -207,7 +207,7 @@ def _quoted(field: str) -> str:
 
 
 def ask(command: Sequence[str], env: dict[str, str], timeout_s: float = ANSWER_S) -> tuple[str, str, bool]:
-    """Run a command of an engine: what it answered, what it said on stderr, and whether it failed (then it said something)."""
+    """Run a command of an engine. Returns its answer, its errors, and whether it failed (then there are errors)."""
     import subprocess  # takes 7 ms, and is needed at odd ends only
 
     try:

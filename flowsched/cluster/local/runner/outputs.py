@@ -1,4 +1,4 @@
-"""Outputs: what a task left in its working folder moves into the node's cache, all of it or nothing.
+"""Outputs: the files that a task left in its working folder move into the node's cache, all or none.
 
 The task can replace whatever it can write to. So the caller opens the working folder once, as the folder that the task was given.
 From that descriptor on every name is a step of its own (`safe_paths`), and moved files are measured again (`trees.seal`).

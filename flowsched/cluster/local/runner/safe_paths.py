@@ -243,7 +243,7 @@ def new_file(at: int | None, name: str) -> int:
 
 
 def plain_mode(mode: int) -> int:
-    """The mode of a copy: what is set-user-id or set-group-id gives the rights of its owner to every account that runs it."""
+    """The mode of a copy: a set-user-id or set-group-id file would give its owner's rights to every account that runs it."""
     return mode & 0o777
 
 

@@ -44,7 +44,7 @@ class Appended:
     def __init__(self, path: str, *, fresh: bool) -> None:
         self.path = path
         self.at = 0
-        self._last = b""  #: what lies before our place, as we know it
+        self._last = b""  #: the bytes before our place, as we know them
         self._fd, self._end = (open_stream(path, os.O_RDWR | os.O_CREAT | more) for more in (0, os.O_APPEND))
         if not os.path.sameopenfile(self._fd, self._end):
             raise OSError(errno.EAGAIN, f"{path} was replaced while it was opened")
