@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowsched.cluster.local import attempts
-from flowsched.cluster.local.attempts import Attempts, Sight
+from flowsched.cluster.local.attempts import Attempts, State
 from flowsched.cluster.local.journals import Life
 from flowsched.cluster.local.root_space import RootSpace, Site
 from flowsched.cluster.local.runner.kin import living
@@ -60,7 +60,7 @@ class Live(msgspec.Struct, eq=False):
 
 
 #: An attempt, and its state; None: that is not known now.
-Observed = tuple[Live, Sight | None]
+Observed = tuple[Live, State | None]
 
 
 class AttemptStates:
@@ -90,7 +90,7 @@ class AttemptStates:
 
     # --- how they stand --------------------------------------------------------------------------------------
 
-    def reported(self, live: Live) -> Sight | None:
+    def reported(self, live: Live) -> State | None:
         """The state of an attempt in the journal of a living runner; None: none, or its processes have to be looked for."""
         found = self.runners.find(live.name)
         if found is None or live.bereft:
@@ -98,13 +98,13 @@ class AttemptStates:
         life, runner = found
         if life.end is None and (runner.is_dead or life.is_lost):
             return None
-        return Sight(life.started_ms, life.end, life.waits, life.reason)
+        return State(life.started_ms, life.end, life.waits, life.reason)
 
     def observe(self, lives: Sequence[Live]) -> list[Observed]:
         """Observe the states of attempts, and end those that must not go on."""
         return [(live, self._observe_one(live)) for live in lives]
 
-    def _observe_one(self, live: Live) -> Sight | None:
+    def _observe_one(self, live: Live) -> State | None:
         """One that cannot be read now (a full disk, a damaged record) is left to the next scan."""
         if live.busy:
             return None
@@ -117,7 +117,7 @@ class AttemptStates:
             self.log_unreadable("attempt not seen", pod=live.name)
             return None
 
-    def _state_of(self, live: Live) -> Sight | None:
+    def _state_of(self, live: Live) -> State | None:
         folder = live.folder = live.folder or self.find(live.name)
         found = self.runners.find(live.name)
         if found is None:
@@ -128,20 +128,20 @@ class AttemptStates:
         if found is None:
             if folder is None:
                 return self.absent(live.name, "NotLaunched")
-            return Sight(final=attempts.gone(folder, "NotStarted"))
+            return State(final=attempts.gone(folder, "NotStarted"))
         life, runner = found
         if life.end is not None:
-            return self.absent(live.name, "FolderGone") if live.bereft else Sight(life.started_ms, life.end)
+            return self.absent(live.name, "FolderGone") if live.bereft else State(life.started_ms, life.end)
         there = folder is not None and self._is_there(folder)
         node = live.pod.node if live.pod is not None else ""
         folder = folder or self.folders.root / "nodes" / node / "attempts" / live.name
         if runner.is_dead or life.is_lost:
             if life.started_ms is not None and not attempts.end_attempt(folder, life):
-                return Sight(life.started_ms)
-            return Sight(life.started_ms, attempts.left_end(folder) or self._lost(folder, life, runner))
+                return State(life.started_ms)
+            return State(life.started_ms, attempts.left_end(folder) or self._lost(folder, life, runner))
         if there:
             self._end_overdue(live, found)
-            return Sight(life.started_ms, waits=life.waits, reason=life.reason)
+            return State(life.started_ms, waits=life.waits, reason=life.reason)
         live.bereft = True
         return None if self._kill(folder, life) else self.absent(live.name, "FolderGone")
 
@@ -183,19 +183,19 @@ class AttemptStates:
 
     # --- those that there are none of ------------------------------------------------------------------------
 
-    def denied(self, name: str) -> Sight | None:
+    def denied(self, name: str) -> State | None:
         """The end of an attempt that there was no room for."""
         gone = self._denied.get(name)
-        return None if gone is None else Sight(final=gone)
+        return None if gone is None else State(final=gone)
 
-    def absent(self, name: str, reason: str) -> Sight:
+    def absent(self, name: str, reason: str) -> State:
         """Make sure that an attempt without a folder will never run."""
         try:
-            return self.denied(name) or Sight(final=self.folders.entomb(name, reason))
+            return self.denied(name) or State(final=self.folders.entomb(name, reason))
         except OSError as error:
             return self.no_room(name, error, reason)
 
-    def no_room(self, name: str, error: OSError, reason: str) -> Sight:
+    def no_room(self, name: str, error: OSError, reason: str) -> State:
         """There is no room for the folder of an attempt: it is no more, and this process will not make it.
 
         Raises:
@@ -205,7 +205,7 @@ class AttemptStates:
             raise error
         self.space.note(error)
         gone = self._denied[name] = PodGone(name, self.site.clock(), reason)
-        return Sight(final=gone)
+        return State(final=gone)
 
     def settled(self, name: str) -> None:
         """Its end is stored."""
@@ -226,10 +226,10 @@ class AttemptStates:
             runner.signal(signal.SIGTERM)
         return observations
 
-    def _release(self, live: Live, grace_ms: int, awake: dict[str, Runner]) -> Sight | None:
-        sight = self.reported(live)
-        if sight is not None and sight.final is not None:
-            return sight
+    def _release(self, live: Live, grace_ms: int, awake: dict[str, Runner]) -> State | None:
+        state = self.reported(live)
+        if state is not None and state.final is not None:
+            return state
         folder = live.folder
         try:
             folder = live.folder = folder or self.find(live.name)

@@ -169,7 +169,7 @@ def mode_of(path: str | Path) -> int:
         return 0
 
 
-class Sight(msgspec.Struct, frozen=True):
+class State(msgspec.Struct, frozen=True):
     """The observed state of an attempt. `final` is None while it runs, or may."""
 
     started_ms: int | None = None

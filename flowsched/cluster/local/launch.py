@@ -20,7 +20,7 @@ from typing import Any, Final
 from flowsched.background import BackgroundTasks
 from flowsched.cluster.local import attempts
 from flowsched.cluster.local.attempt_states import AttemptStates, Live, Observed
-from flowsched.cluster.local.attempts import Sight
+from flowsched.cluster.local.attempts import State
 from flowsched.cluster.local.images import Images
 from flowsched.cluster.local.orders import compose, cpu_limit, staged_files
 from flowsched.cluster.local.runner.records import elapsed_ms, is_full
@@ -139,13 +139,13 @@ class Launch:
         if away := self._site.presence.away():
             log.warning("attempts not ordered", pods=[live.name for live in lives], error=away)
             return []
-        known: dict[str, Sight] = {}
+        known: dict[str, State] = {}
         orders: dict[str, dict[str, Any]] = {}
         try:
             for live in lives:
                 with self._states.lock(live.name):
                     order = self._prepare(live)
-                if isinstance(order, Sight):
+                if isinstance(order, State):
                     known[live.name] = order
                 elif order is not None:
                     orders[live.name] = order
@@ -174,7 +174,7 @@ class Launch:
         for _ in orders:
             self._site.failpoint("launch.spawned")
 
-    def _prepare(self, live: Live) -> dict[str, Any] | Sight | None:
+    def _prepare(self, live: Live) -> dict[str, Any] | State | None:
         """The order of an attempt with a new folder, or its end if it gets no order. None: the watch looks at it."""
         pod, folder = live.pod, None
         assert pod is not None

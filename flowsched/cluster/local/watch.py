@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.local.attempt_states import AttemptStates, Live, Observed
-from flowsched.cluster.local.attempts import Sight
+from flowsched.cluster.local.attempts import State
 from flowsched.cluster.node.meter import INTERVAL_S, DiskMeter
 from flowsched.executor.protocol import DELIVERING, PodEnded, PodGone, PodHeld, PodStarted
 from flowsched.log_lines import get_logger
@@ -103,12 +103,12 @@ class Watch:
             live = self.lives.get(name)
             if live is None or live.busy:
                 continue
-            sight = self._states.reported(live)
-            if sight is None:
+            state = self._states.reported(live)
+            if state is None:
                 todo.append(live)
             else:
                 self._site.failpoint("look.seen")
-                self._apply(live, sight)
+                self._apply(live, state)
         await self.act(todo, self._states.observe, self._eyes)
 
     async def act(
@@ -119,22 +119,22 @@ class Watch:
         parts = [lives[at : at + _BATCH] for at in range(0, len(lives), _BATCH)]
         runs = [loop.run_in_executor(pool or self._pool, act, part) for part in parts]
         for observations in await asyncio.gather(*runs):
-            for live, sight in observations:
-                if sight is not None:
-                    self._apply(live, sight)
+            for live, state in observations:
+                if state is not None:
+                    self._apply(live, state)
 
-    def _apply(self, live: Live, sight: Sight) -> None:
+    def _apply(self, live: Live, state: State) -> None:
         if self.lives.get(live.name) is not live:
             return  # its end was reported meanwhile
-        if sight.started_ms is not None and not live.start_reported:
+        if state.started_ms is not None and not live.start_reported:
             live.start_reported = True
-            self._site.report(PodStarted(live.name, sight.started_ms))
-        if sight.final is not None:
+            self._site.report(PodStarted(live.name, state.started_ms))
+        if state.final is not None:
             self._space.report_changes()  # first: the engine offers attempts that found no room again at once
             del self.lives[live.name]
-            self._ended(live, sight.final)
-        elif sight.started_ms is not None:
-            self.report_wait(live, sight.reason, sight.waits)
+            self._ended(live, state.final)
+        elif state.started_ms is not None:
+            self.report_wait(live, state.reason, state.waits)
 
     def report_wait(self, live: Live, reason: str, why: str) -> None:
         """Report what an attempt waits for, once; "" = for nothing any more."""
