@@ -21,7 +21,7 @@ import aiohttp
 
 from flowsched.cluster.kubernetes import orders, packing
 from flowsched.cluster.kubernetes.agent.agent import Agent, Settings
-from flowsched.cluster.kubernetes.agent.server import Door
+from flowsched.cluster.kubernetes.agent.server import Server
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.node.cache import Entry
 from flowsched.values import replace
@@ -109,7 +109,7 @@ class Served:
     ) -> None:
         self.node = node
         self.agent = Agent(node.settings(**changes), link=link, clock=clock)
-        self.door = Door(self.agent)
+        self.door = Server(self.agent)
         self.session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Served:

@@ -14,9 +14,9 @@ import pytest
 
 from flowsched.cluster.kubernetes.agent import streams
 from flowsched.cluster.kubernetes.agent.agent import Settings
-from flowsched.cluster.kubernetes.agent.events import News
+from flowsched.cluster.kubernetes.agent.events import EventLog
 from flowsched.cluster.kubernetes.agent.server import Policy
-from flowsched.cluster.kubernetes.agent.sources import Forbidden, Guard
+from flowsched.cluster.kubernetes.agent.sources import Forbidden, SsrfGuard
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.errors import ConfigurationError
 from tests.kubernetes.agent_world import KEY, Node, Served, order, several, signed, until, writes
@@ -310,7 +310,7 @@ async def test_events_that_are_no_longer_known(node: Served) -> None:
 
 async def test_a_follower_who_is_too_slow_is_let_go() -> None:
     """He finds out when he comes back: what he has missed is no longer in the window."""
-    news = News("run", window=10)
+    news = EventLog("run", window=10)
     for number in range(25):
         news.replica(f"flowsched:{number}", 1, present=True)
     assert news.since(14) is None
@@ -364,7 +364,7 @@ async def test_an_agent_that_stops_lets_its_followers_go(tmp_path: Path) -> None
 )
 def test_addresses_that_inputs_may_come_from(host: str, networks: tuple[str, ...], passes: bool) -> None:
     """Public ones, and private ones that are set; what a cloud tells a node about itself only by its own name."""
-    guard = Guard(networks)
+    guard = SsrfGuard(networks)
     if passes:
         guard.check(host)
     else:

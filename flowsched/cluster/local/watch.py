@@ -57,11 +57,11 @@ class Watch:
 
     def listen(self) -> None:
         """Let runners wake it."""
-        self._pokes = Pokes(self._site.root, self._on_poke)
+        self._wake_ups = WakeUps(self._site.root, self._on_poke)
 
     def close(self) -> None:
         """Listen no more."""
-        self._pokes.close()
+        self._wake_ups.close()
 
     def wake(self) -> None:
         """Observe soon: there is an attempt more."""
@@ -167,7 +167,7 @@ class Watch:
 # ---- what wakes it ----
 
 
-class Pokes:
+class WakeUps:
     """The service's end of the socket `poke.sock` in a cluster's root.
 
     Args:

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Final
 
 from flowsched.background import BackgroundTasks
 from flowsched.clock import ServiceClock
-from flowsched.cluster.kubernetes.agent.events import News
+from flowsched.cluster.kubernetes.agent.events import EventLog
 from flowsched.cluster.kubernetes.agent.ledger import Ledger, Volumes
 from flowsched.cluster.kubernetes.agent.logs import Logs
 from flowsched.cluster.kubernetes.agent.outputs import Publisher
 from flowsched.cluster.kubernetes.agent.pods import Pods
-from flowsched.cluster.kubernetes.agent.sources import Guard, Sources
+from flowsched.cluster.kubernetes.agent.sources import Sources, SsrfGuard
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link, no_link
 from flowsched.cluster.kubernetes.agent_keys import bearer_of
@@ -54,7 +54,7 @@ class Settings:
         key: The secret that the service and all agents share; see `agent_keys` for what is derived from it.
         cache: Without one mount with `pods` nothing can be linked; link(2) minds the mount.
         cache_bytes: The limit of the cache. The service decides what a full cache drops.
-        networks: See `Guard`.
+        networks: See `SsrfGuard`.
         copies: A runtime labels what lies in a pod's volume for that pod alone, and a linked file has one label for all.
         kept_log_bytes: At most so much of them; the oldest go first. 0 = no limit.
         long_poll_s: How long a pod's step is kept waiting before it is told to ask again.
@@ -153,7 +153,7 @@ class Settings:
     @property
     def origins(self) -> Origins:
         """The origins that the agent may fetch from: by scheme, folder and address."""
-        guarded = (("get_client", Guard(self.networks)),)
+        guarded = (("get_client", SsrfGuard(self.networks)),)
         return Origins(self.roots, frozenset(self.schemes), options=(("http", guarded), ("https", guarded)))
 
 
@@ -203,7 +203,7 @@ class Agent:
         clock = clock or ServiceClock(jumped=_log_jump).now_ms
         self.settings = settings
         self.instance = secrets.token_hex(8)
-        self.news = News(self.instance)
+        self.news = EventLog(self.instance)
         self.cache = Cache(settings.cache, settings.cache_bytes)
         self.rates = Rates(settings.disk_rate, settings.nic_rate)
         self.volumes = Volumes(settings.pods)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class News:
+class EventLog:
     """Events of one run of the agent. Used on the event loop only.
 
     Args:

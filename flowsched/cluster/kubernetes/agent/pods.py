@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent import trees
-from flowsched.cluster.kubernetes.agent.events import News
+from flowsched.cluster.kubernetes.agent.events import EventLog
 from flowsched.cluster.kubernetes.agent.ledger import (
     INPUTS,
     WORK,
@@ -169,7 +169,7 @@ class Pods:
         coming: Transfers,
         ledger: Ledger,
         publisher: Publisher,
-        news: News,
+        news: EventLog,
         clock: Callable[[], int],
         link: Link,
         used: Callable[[str], dict[str, int]] = lambda _: {},

@@ -27,14 +27,14 @@ from flowsched.cluster.kubernetes.agent.logs import BadName, PodId
 from flowsched.cluster.kubernetes.agent.pods import Request
 from flowsched.cluster.kubernetes.agent.streams import (
     LARGEST,
-    LARGEST_ASKING,
-    Asking,
+    LARGEST_STEP_REQUEST,
     BadRequest,
+    FingerprintRequest,
     Keep,
     Orders,
+    StepRequest,
     Streams,
     Wanted,
-    Wondering,
     body_of,
     number_of,
     uri_of,
@@ -62,7 +62,7 @@ class Policy(Enum):
     ORDER = "a signed order"
 
 
-class Door:
+class Server:
     """An agent's HTTP server.
 
     Args:
@@ -216,7 +216,7 @@ class Door:
 
     async def _fingerprints(self, request: web.Request) -> web.StreamResponse:
         """The fingerprints of datasets as this node sees them: those from outside, and whole ones that tasks have made."""
-        body = await body_of(request, Wondering)
+        body = await body_of(request, FingerprintRequest)
         for uri in body.uris:
             orders.check_uri(uri)
         made = {uri for uri in body.uris if uri.startswith("flowsched:")}
@@ -271,12 +271,12 @@ class Door:
     # --- pods ------------------------------------------------------------------------------------------------
 
     async def _inputs(self, request: web.Request) -> web.StreamResponse:
-        asking = await self._asking(request, "inputs_path")
-        return _or_pending(await self._agent.pods.prepare(asking, self._agent.settings.long_poll_s))
+        order = await self._step_request(request, "inputs_path")
+        return _or_pending(await self._agent.pods.prepare(order, self._agent.settings.long_poll_s))
 
     async def _outputs(self, request: web.Request) -> web.StreamResponse:
-        asking = await self._asking(request, "work_path")
-        return _or_pending(await self._agent.pods.publish(asking, self._agent.settings.long_poll_s))
+        order = await self._step_request(request, "work_path")
+        return _or_pending(await self._agent.pods.publish(order, self._agent.settings.long_poll_s))
 
     async def _outcome(self, request: web.Request) -> web.StreamResponse:
         uid = request.match_info["uid"]
@@ -287,9 +287,9 @@ class Door:
             return _or_pending(None)
         return _problem(404, "nothing is known of this pod's outputs")
 
-    async def _asking(self, request: web.Request, path: str) -> Request:
+    async def _step_request(self, request: web.Request, path: str) -> Request:
         """A step's request, if its order is signed."""
-        body = await body_of(request, Asking, LARGEST_ASKING)
+        body = await body_of(request, StepRequest, LARGEST_STEP_REQUEST)
         if not orders.is_signed(self._signing, body.order, body.signature):
             raise BadRequest(
                 403, "this order was not signed with the agents' key, or by a service of another version"
@@ -341,7 +341,7 @@ async def run(settings: Settings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     agent = Agent(settings)
-    door = Door(agent)
+    door = Server(agent)
     try:
         await agent.open()
         try:

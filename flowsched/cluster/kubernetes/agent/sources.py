@@ -59,7 +59,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class SsrfGuard:
     """Lets public addresses pass, and those in `networks`.
 
     Args:

@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 LARGEST: Final = 16 << 20
 #: Datasets in one question for fingerprints.
-MOST_WONDERED: Final = 1000
+MOST_FINGERPRINTS: Final = 1000
 #: The largest body on routes without the agent key: a pod's order, which JSON escapes make up to twice as long.
-LARGEST_ASKING: Final = 2 * orders.LARGEST_TEXT + 4096
+LARGEST_STEP_REQUEST: Final = 2 * orders.LARGEST_TEXT + 4096
 _ARRIVES_S: Final = 30.0
 
 
@@ -62,10 +62,10 @@ class Orders(msgspec.Struct, frozen=True):
     orders: list[Wanted]
 
 
-class Wondering(msgspec.Struct, frozen=True):
+class FingerprintRequest(msgspec.Struct, frozen=True):
     """POST /v1/fingerprints."""
 
-    uris: Annotated[list[str], msgspec.Meta(max_length=MOST_WONDERED)]
+    uris: Annotated[list[str], msgspec.Meta(max_length=MOST_FINGERPRINTS)]
     by_content: bool = False
 
 
@@ -84,7 +84,7 @@ class Keep(msgspec.Struct, frozen=True):
     pods: list[KeptPod]
 
 
-class Asking(msgspec.Struct, frozen=True):
+class StepRequest(msgspec.Struct, frozen=True):
     """POST /v1/pods/{uid}/inputs and /outputs: the order as it was signed, and where the pod has the volume."""
 
     order: str

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from flowsched.cluster.kubernetes.agent.events import News
+from flowsched.cluster.kubernetes.agent.events import EventLog
 from flowsched.cluster.kubernetes.agent.sources import Sources
 from flowsched.cluster.local.runner import trees
 from flowsched.cluster.node.cache import Cache
@@ -103,7 +103,7 @@ class Transfers:
     """
 
     def __init__(
-        self, node: str, cache: Cache, sources: Sources, rates: Rates, news: News, parallel: int = 4
+        self, node: str, cache: Cache, sources: Sources, rates: Rates, news: EventLog, parallel: int = 4
     ) -> None:
         self._node = node
         self._incoming = NodeTransfers(cache, node, trees.seal)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent import pods
 from flowsched.cluster.kubernetes.agent.pods import Dataset
-from flowsched.cluster.kubernetes.agent.sources import Guard
+from flowsched.cluster.kubernetes.agent.sources import SsrfGuard
 from flowsched.cluster.kubernetes.exit_codes import BAD_ORDER, DONE, INPUT_LOST, UNREACHABLE
 from flowsched.cluster.kubernetes.orders import BadOrder, Order
 from flowsched.cluster.local.runner import trees
@@ -85,7 +85,7 @@ def _folders(env: Env) -> tuple[Path, Path]:
 def _fetch(order: Order, env: Env, into: Path) -> tuple[dict[str, Dataset], dict[str, str]]:
     """Fetch all; returns what was fetched, and of what could not be, why."""
     schemes = frozenset((env.get("FLOWSCHED_SCHEMES") or "http,https,s3").split(","))
-    guarded = (("get_client", Guard(tuple((env.get("FLOWSCHED_NETWORKS") or "").split()))),)
+    guarded = (("get_client", SsrfGuard(tuple((env.get("FLOWSCHED_NETWORKS") or "").split()))),)
     origins = Origins((), schemes, options=(("http", guarded), ("https", guarded)))
     datasets: dict[str, Dataset] = {}
     lost: dict[str, str] = {}
