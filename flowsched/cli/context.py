@@ -99,9 +99,7 @@ def client_of(url: str | None, token: str | None, *, waits: bool = True) -> Clie
                     "(`flowsched serve` starts one)"
                 )
             else:
-                echo(
-                    f"{client.url} has not answered yet: waiting (`flowsched doctor` says what it waits for)"
-                )
+                echo(f"{client.url} has not answered yet: waiting (`flowsched doctor` says for what)")
 
     client = Client(url, token, slow=slow, start_timeout=START_S if waits else 0.0)
     return client

@@ -153,9 +153,7 @@ def gpus(_: Place) -> list[Check]:
     if not cards:
         return [Check("gpus", "ok", "none in /dev: tasks that ask for GPUs wait for other nodes")]
     step = f"if tasks shall use them: flowsched serve --gpus {len(cards)}"
-    return [
-        Check("gpus", "ok", f"{len(cards)} of NVIDIA in /dev; a service has those that --gpus says", step)
-    ]
+    return [Check("gpus", "ok", f"{len(cards)} of NVIDIA in /dev; a service has those of --gpus", step)]
 
 
 def features(_: Place) -> list[Check]:

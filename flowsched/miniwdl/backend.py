@@ -233,23 +233,21 @@ class Backend(TaskContainer):
             Terminated: A user cancelled it in flowsched; that is not tried again.
             WDL.Error.RuntimeError: It could not be run at all.
         """
-        cause = ": ".join(filter(None, (end.reason, end.message))) or end.state
+        text = ": ".join(filter(None, (end.reason, end.message))) or end.state
         if end.state == "SUCCEEDED":
             return end.exit_code or 0
-        self.failure_info = {"flowsched_workflow": end.workflow, "flowsched_reason": cause}
+        self.failure_info = {"flowsched_workflow": end.workflow, "flowsched_reason": text}
         if end.state == "CANCELLED":
             logger.error(StructuredLogMessage("the task was cancelled in flowsched", workflow=end.workflow))
             raise Terminated
         if end.exit_code is None and end.launched:
-            raise Interrupted(f"flowsched: {cause}", more_info=self.failure_info)
+            raise Interrupted(f"flowsched: {text}", more_info=self.failure_info)
         if end.exit_code in (None, 0) or end.reason not in _OWN_REASONS:
             raise Error.RuntimeError(
-                f"flowsched: {cause} (workflow {end.workflow})", more_info=self.failure_info
+                f"flowsched: {text} (workflow {end.workflow})", more_info=self.failure_info
             )
         if end.reason in ("OOMKilled", "Timeout"):
-            logger.error(
-                StructuredLogMessage("flowsched ended the task", reason=cause, workflow=end.workflow)
-            )
+            logger.error(StructuredLogMessage("flowsched ended the task", reason=text, workflow=end.workflow))
         assert end.exit_code is not None
         return end.exit_code
 
