@@ -13,10 +13,12 @@ import os
 import resource
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +36,7 @@ class Forked:
 
     Args:
         words: After `flowsched`.
-        module: Another program than `flowsched`, of the tests.
+        module: Another program than `flowsched`: of the tests, or an engine with our plug-in.
         constants: What constants of modules are in it, by `module.NAME`, such as a shorter lease.
         open_files: How many files it, and all that it starts, may have open; 0 = as many as here.
     """
@@ -66,9 +68,10 @@ class Forked:
             "constants": dict(constants or {}),
             "open_files": open_files,
         }
-        self._status, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(_server(), [json.dumps(order).encode()], [inner, out, err, theirs.fileno()])
+        self._status = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._status.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * ORDER)
+        self._status.connect(str(server()))
+        socket.send_fds(self._status, [json.dumps(order).encode()], [inner, out, err])
         for each in self._files:
             os.close(each)
         self.pid = int(self._said())
@@ -154,67 +157,77 @@ def ran(words: Sequence[str], **given: Any) -> subprocess.CompletedProcess[str]:
 
 
 @cache
-def _server() -> socket.socket:
-    """The connection to the process that forks; it ends with this one."""
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * ORDER)
-    with theirs:
+def server() -> Path:
+    """Where the process that forks takes orders; it ends with this one."""
+    path = Path(tempfile.mkdtemp(prefix="flowsched-forks-"), "orders")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(128)
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.forks", str(listener.fileno())],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=[listener.fileno()],
             start_new_session=True,
         )
 
     def end() -> None:
-        mine.close()
+        assert process.stdin is not None
+        process.stdin.close()
         process.wait()
+        shutil.rmtree(path.parent)
 
     atexit.register(end)
-    return mine
+    return path
 
 
-def _serve(orders: socket.socket) -> Callable[[], None] | None:
+def command(script: Path) -> None:
+    """Write a program that is `flowsched`, for a shell: it forwards signals, and ends as the process does."""
+    client = Path(__file__).with_name("forked_command.py")
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S {client} {server()} "$@"\n')
+    script.chmod(0o755)
+
+
+def _serve(listener: socket.socket) -> Callable[[], None] | None:
     """Fork until the tests end; in a process that was forked, what it is to do."""
-    while True:
-        body, fds, _, _ = socket.recv_fds(orders, ORDER, 4)
-        if not body:
-            return None
-        if os.fork() == 0:
-            orders.close()
+    while select.select([listener, 0], [], [])[0] == [listener]:
+        status, _ = listener.accept()
+        body, fds, _, _ = socket.recv_fds(status, ORDER, 3)
+        if body and os.fork() == 0:
+            listener.close()
             order = json.loads(body)
-            return lambda: _watch(order, *fds)
-        for fd in fds:
+            return lambda: _watch(order, status, fds)
+        for fd in (*fds, status.detach()):
             os.close(fd)
+    return None
 
 
-def _watch(order: dict[str, Any], stdin: int, stdout: int, stderr: int, status: int) -> None:
+def _watch(order: dict[str, Any], status: socket.socket, files: list[int]) -> None:
     """Fork the process, be its parent, and say how it ended."""
     pid = os.fork()
     if pid == 0:
-        os.close(status)
-        _become(order, stdin, stdout, stderr)
-    for fd in (0, 1, 2, stdin, stdout, stderr):
-        with contextlib.suppress(OSError):
-            os.close(fd)
-    os.write(status, b"%d" % pid)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        status.close()
+        _become(order, files)
+    for fd in (0, 1, 2, *files):
+        os.close(fd)
     with contextlib.suppress(BrokenPipeError):
-        os.write(status, b"%d" % code)
+        status.send(b"%d" % pid)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        status.send(b"%d" % code)
     os._exit(0)
 
 
-def _become(order: dict[str, Any], *files: int) -> None:
+def _become(order: dict[str, Any], files: list[int]) -> None:
     """Be the command."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for target, source in enumerate(files):
         os.dup2(source, target)
     for source in files:
         os.close(source)
     os.environ.clear()
     os.environ.update(order["env"])
+    sys.path[:0] = [folder for folder in order["env"].get("PYTHONPATH", "").split(os.pathsep) if folder]
     os.chdir(order["cwd"])
     if order["open_files"]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (order["open_files"],) * 2)

@@ -9,7 +9,7 @@ from typing import Final
 BEAT_S: Final = 0.05
 #: No function may hold the loop for longer, on a machine that does `WORK` in that time.
 HELD_S: Final = 0.2
-WORK: Final = 800_000
+WORK: Final = 400_000
 
 
 async def beat(stalls: list[float]) -> None:

@@ -272,7 +272,7 @@ def test_any_json_is_a_queue_or_a_refusal(value: object) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_any_bytes_are_a_queue_or_a_refusal(raw: bytes) -> None:
     """The same for what is not JSON at all."""
     try:

@@ -8,8 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from flowsched.errors import LeadershipLost, Unavailable
 from flowsched.store.database import Database, url_for
 from flowsched.store.lease import Lease
 from tests.cluster.fake import FakeProcesses
+from tests.forks import Forked
 from tests.heartbeat import BEAT_S, HELD_S, beat
 from tests.postgres import fresh_postgres, postgres_server, postgres_url
 from tests.service.processes import Process, process
@@ -77,20 +76,10 @@ def served(root: Path, failpoints: str) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "flowsched",
-        "serve",
-        "--root",
-        str(root),
-        "--port",
-        str(port),
-        "--no-token",
-    ]
+    words = ["serve", "--root", str(root), "--port", str(port), "--no-token"]
     environment = os.environ | {"FLOWSCHED_FAILPOINTS": failpoints}
     with (root.parent / "log").open("ab") as log:
-        running_process = subprocess.Popen(command, env=environment, stderr=log, stdout=log)
+        running_process = Forked(words, env=environment, stderr=log, stdout=log)
     try:
         yield port
     finally:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests import forks
 from tests.programs import free_ports
 
 ROOT: Final = Path(__file__).parents[2]
@@ -152,13 +153,15 @@ class Reader:
 
     def _command(self, path: Path) -> None:
         """A `flowsched` that runs this checkout; a service takes the port of this reader, and `run` no service."""
+        program = path.with_name("flowsched-of-tests")
+        forks.command(program)
         path.write_text(
             f"""#!/bin/bash
 case "$1" in
-serve) shift; exec {sys.executable} -m flowsched serve --port {self.port} "$@" ;;
+serve) shift; exec {program} serve --port {self.port} "$@" ;;
 run|demo|simulate|plan) unset FLOWSCHED_SERVER ;;
 esac
-exec {sys.executable} -m flowsched "$@"
+exec {program} "$@"
 """
         )
         path.chmod(0o755)

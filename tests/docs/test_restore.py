@@ -51,11 +51,11 @@ async def test_a_restored_backup_can_be_upgraded_again(
         await database.write(lambda connection: connection.execute(text("CREATE TABLE mark (kept int)")))
     type_block_with("pg_dump")
     add_revision(tmp_path, monkeypatch)
-    assert await app.database_upgrade(url) == ("0.1.0", "next")
+    assert await app.database_upgrade(url) == ("0.1.0_2", "next")
 
     type_block_with("pg_restore")
-    assert postgres_server.execute("SELECT version_num FROM alembic_version", "restored") == [("0.1.0",)]
-    assert await app.database_upgrade(url) == ("0.1.0", "next")
+    assert postgres_server.execute("SELECT version_num FROM alembic_version", "restored") == [("0.1.0_2",)]
+    assert await app.database_upgrade(url) == ("0.1.0_2", "next")
     assert postgres_server.execute("SELECT count(*) FROM mark", "restored") == [(0,)]
     postgres_server.drop(url)
     postgres_server.execute("DROP ROLE operator")

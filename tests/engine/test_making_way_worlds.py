@@ -286,7 +286,7 @@ def run(seed: int) -> World:
 def test_in_a_bad_world_no_gang_is_left_half_evicted_and_everybody_gets_done() -> None:
     """Many seeds; and what the test is about happens often enough in them."""
     seen: Counter[str] = Counter()
-    seeds = worlds(few=50, many=400)
+    seeds = worlds(few=25, many=400)
     for seed in range(seeds):
         seen += run(seed).seen
     assert seen["evicted"] > seeds * 2.5

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.soak
 GPUS = [NodeInfo(f"n{i}", 4_000, 4 << 30, gpu_millis=2_000, rack=f"r{i // 2}") for i in range(3)]
 NODES = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}") for i in range(3)]
 RELAXED = settings(
-    max_examples=worlds(few=50, many=400),
+    max_examples=worlds(few=25, many=400),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -89,7 +89,7 @@ def with_gpus(docs: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
     return docs
 
 
-@settings(parent=RELAXED, max_examples=worlds(few=25, many=120))
+@settings(parent=RELAXED, max_examples=worlds(few=15, many=120))
 @given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
 def test_parts_of_gpus_survive_a_bad_world_too(docs: list[dict[str, Any]], seed: int) -> None:
     """No device is given out twice after any step, crash or dropped commit, and everybody gets one in the end."""
@@ -118,7 +118,7 @@ def test_gangs_that_give_members_back_survive_a_bad_world_too() -> None:
     assert sum(world.seen["given back"] for world in worlds) >= 12
 
 
-@settings(parent=RELAXED, max_examples=worlds(few=25, many=120))
+@settings(parent=RELAXED, max_examples=worlds(few=15, many=120))
 @given(documents(), st.integers(0, 2**32))
 def test_what_failed_can_be_tried_again(document: dict[str, Any], seed: int) -> None:
     """A retry of a failed workflow runs what did not succeed, and nothing that did."""
@@ -194,7 +194,7 @@ def test_the_bad_world_is_bad() -> None:
         assert sum(world.seen[what] for world in worlds) > 0, what
 
 
-@settings(parent=RELAXED, max_examples=worlds(few=25, many=160))
+@settings(parent=RELAXED, max_examples=worlds(few=15, many=160))
 @given(st.lists(documents(), min_size=2, max_size=4), st.integers(0, 2**32))
 def test_who_makes_way_for_others_loses_nothing_but_time(docs: list[dict[str, Any]], seed: int) -> None:
     """Pods that are taken away start, end and linger as they like, commits fail and the service dies at every point in between:
@@ -230,7 +230,7 @@ def test_the_worlds_above_do_take_pods_away() -> None:
 SMALL = [NodeInfo(f"n{i}", 4_000, 4 << 30, rack=f"r{i // 2}", cache_bytes=16_000_000) for i in range(3)]
 
 
-@settings(RELAXED, max_examples=worlds(few=25, many=160))
+@settings(RELAXED, max_examples=worlds(few=15, many=160))
 @given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
 def test_in_a_bad_world_with_full_caches_every_promise_holds_and_everything_ends(
     docs: list[dict[str, Any]], seed: int
@@ -269,7 +269,7 @@ LINKED = [
 ]
 
 
-@settings(RELAXED, max_examples=worlds(few=25, many=160))
+@settings(RELAXED, max_examples=worlds(few=15, many=160))
 @given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32))
 def test_in_a_bad_world_with_remote_reads_every_promise_holds_and_everything_ends(
     docs: list[dict[str, Any]], seed: int

@@ -79,7 +79,7 @@ def planned(
     return oracle, groups, plan
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(worlds())
 def test_easy_backfill_promises_the_first_that_waits_and_keeps_it_from_all_others(
     world: tuple[list[int], list[tuple[int, int, int]], list[tuple[int, int, int]]],

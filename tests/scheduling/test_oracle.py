@@ -137,7 +137,7 @@ def test_scoring_once_and_filling_the_best_is_told_from_the_oracle() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_placement_is_the_greedy_on_what_hypothesis_finds(seed: int, nodes: int, count: int) -> None:
     """As above, with shrinking."""
     problem = random_problem(np.random.default_rng(seed), nodes, count)

@@ -22,7 +22,7 @@ from flowsched.values import replace
 NOW = 1_000_000
 OURS = PROFILES["flowsched"]
 NEVER_TAKES = replace(OURS, preempt=False, reclaim=False)
-MANY = settings(max_examples=400, deadline=None)
+MANY = settings(max_examples=120, deadline=None)
 
 
 class World:

@@ -141,7 +141,7 @@ def as_ours(root: Team) -> tuple[QueueTree, list[PodGroup], dict[int, str]]:
 
 
 @given(trees())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_cycle_gives_what_the_oracle_gives(problem: tuple[Team, list[int]]) -> None:
     """On one node, where nothing but queues decides: as many pods for each team as one by one with fractions."""
     root, total = problem
@@ -498,7 +498,7 @@ def longest_until_the_end(seed: int, promote_ms: int, seconds: int) -> int:
     return streams.longest((seconds - 1) * SECOND)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_every_group_of_fifty_queues_ends_within_a_bound_with_preemption_on(seed: int) -> None:
     """A queue goes before all others when it got nothing for three steps of ageing (20 s each, two steps of priority are above
     it), with one group, which then runs to its end: up to 20 s until room is free, and as long again. Few queues have more
@@ -598,7 +598,7 @@ def test_a_served_payer_is_noted_by_queue_and_user() -> None:
     st.tuples(st.integers(0, 4), st.integers(0, 4)),
     st.integers(1, 60),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_row_is_as_long_as_until_the_next_one_is_first(
     held: list[tuple[int, int, int]], need: tuple[int, int], most: int
 ) -> None:

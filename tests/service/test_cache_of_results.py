@@ -19,6 +19,7 @@ from flowsched.store.database import url_for
 from flowsched.workflow.views import TaskView
 from tests.cluster.fake import FakeProcesses, Outcome
 from tests.service.processes import Process, process
+from tests.soak import worlds
 
 SMALL = {"cpu": "100m", "memory": "1Mi"}
 OUT = [{"name": "o", "path": "o"}]
@@ -334,7 +335,7 @@ async def test_a_result_outlives_the_workflow_that_made_it(lab: Lab) -> None:
     assert len(lab.world.launched) == 1
 
 
-# ---- two hundred edits against an oracle ----
+# ---- a hundred edits against an oracle ----
 
 
 class Edited:
@@ -422,9 +423,10 @@ class Edited:
         return found
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 1 + worlds(few=1, many=10)))
 async def test_random_edits_run_exactly_what_they_must(lab: Lab, seed: int) -> None:
-    """A hundred edits each; now and then a stage fails. What was ever computed is not computed again, and nothing else is taken."""
+    """A hundred edits; now and then a stage fails. What was ever computed is not computed again, and nothing else is taken."""
     edited, computed, last = Edited(seed), set[str](), None
     for _ in range(100):
         edited.edit()

@@ -33,12 +33,19 @@ SHORT_LEASE = {
 AWAY_S = 4.0
 
 
-@pytest.fixture
-def server() -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def servers_data() -> Iterator[Server]:
     """A server of its own, since it is killed."""
     made = start_or_skip()
     yield made
     made.remove()
+
+
+@pytest.fixture
+def server(servers_data: Server) -> Server:
+    """That server, running."""
+    servers_data.start()
+    return servers_data
 
 
 def appending(marks: Path, seconds: float, tasks: int = 1) -> dict[str, object]:

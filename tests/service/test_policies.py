@@ -17,12 +17,13 @@ from aiohttp import ClientSession
 from structlog.testing import capture_logs
 
 import flowsched
-from flowsched.app import Settings, running
+from flowsched.app import Running, Settings, running
 from flowsched.client import Client
 from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.profiles import ProfileBook, find_plugins
 from flowsched.errors import ConfigurationError, Conflict, InvalidDocument
 from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
+from tests.forks import ran
 from tests.packages import install
 
 DOCS = Path(flowsched.__file__).parent.parent / "docs"
@@ -58,10 +59,15 @@ def settings(tmp_path: Path, **more: Any) -> Settings:
     return Settings(root=tmp_path / "root", port=0, local=local, **more)
 
 
-async def until(fact: Callable[[], bool]) -> None:
+async def until(fact: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not fact():
             await asyncio.sleep(0.02)
+
+
+async def until_something_waits(here: Running) -> None:
+    """A service that is held up for longer than its lease has no state until it leads again."""
+    await until(lambda: (state := here.service._state()) and state.round.reasons)
 
 
 def test_the_example_of_the_documentation_has_ten_lines() -> None:
@@ -124,10 +130,7 @@ async def test_a_filter_of_the_documentation_works(tmp_path: Path, plugins: Path
         await client.put_profile({"name": "lab", "filters": [{"name": "only-ssd", "disktype": "nvme"}]})
         run = await client.submit(WAITING)
 
-        def waits() -> bool:
-            return bool(here.service._state().round.reasons)
-
-        await until(waits)
+        await until_something_waits(here)
         (reason,) = await client.explain(run.id)
         assert reason.message == "no node allows task: of 2 ready nodes 2 nodes lack the label disktype=nvme"
         (listed,) = await client.plugins()
@@ -154,9 +157,9 @@ async def test_a_plugin_that_fails_keeps_the_service_alive(tmp_path: Path, plugi
 async def _fails_and_lives(tmp_path: Path) -> None:
     async with running(settings(tmp_path)) as here, Client(here.url) as client:
         await client.put_profile("{name: lab, filters: [wild]}")
-        await until(lambda: here.service._state().policy.profile.name == "lab")
+        await until(lambda: (state := here.service._state()) and state.policy.profile.name == "lab")
         run = await client.submit(WAITING)
-        await until(lambda: bool(here.service._state().round.reasons))
+        await until_something_waits(here)
         (reason,) = await client.explain(run.id)
         assert reason.message == (
             "no node allows task: of 2 ready nodes 2 nodes are not judged: plugin wild failed"
@@ -259,7 +262,7 @@ async def test_a_running_service_is_recorded_and_replayed(tmp_path: Path) -> Non
         assert (len(idle.inputs["snapshot"]), list(idle.inputs["backlog"])) == (2, [])
         stages = [{**WAITING["stages"][0], "resources": {"cpu": 9}}]  # type: ignore[dict-item]
         run = await client.submit({"name": "big", "stages": stages})
-        await until(lambda: bool(here.service._state().round.reasons))
+        await until_something_waits(here)
         record = unpacked(await client.snapshot())
         assert [group.name for group in record.inputs["backlog"]] == ["big/s"]
         assert json.loads(record.plan)["reasons"][0]["code"] == "LargerThanNode"
@@ -271,10 +274,7 @@ async def test_a_running_service_is_recorded_and_replayed(tmp_path: Path) -> Non
 
 
 def flow(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flowsched", *arguments], env={**os.environ, **environment},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    return ran(arguments, env={**os.environ, **environment})
 
 
 def test_the_commands_work_with_a_plugin_that_is_installed(tmp_path: Path, plugins: Path) -> None:

@@ -233,7 +233,7 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualLoop]:
 
 
 #: Each example is a world with four workflows.
-EXAMPLES = worlds(few=15, many=100)
+EXAMPLES = worlds(few=8, many=100)
 RELAXED = settings(
     max_examples=EXAMPLES,
     deadline=None,

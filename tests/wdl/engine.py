@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Awaitable, Callable, Sequence
@@ -136,7 +135,7 @@ class Service:
 class Run:
     """`miniwdl run`, started."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     folder: Path
     outputs: Path
     said: str = ""
@@ -220,16 +219,16 @@ class Engine:
         folder = self.folder / "runs" / (name or path.stem)
         folder.mkdir(parents=True)
         outputs = folder / "outputs.json"
-        command = [sys.executable, "-m", "WDL", "run", str(path), *more]
+        command = ["run", str(path), *more]
         command += ["--dir", str(folder), "-o", str(outputs)]
         inputs = path.with_name(f"{path.stem}.inputs.json")
         if inputs.exists():
             command += ["-i", str(inputs)]
-        process = subprocess.Popen(
+        process = Forked(
             command,
+            module="WDL",
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
             env=self.environment(),
             cwd=DOCUMENTS,
         )

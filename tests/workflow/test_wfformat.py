@@ -302,7 +302,7 @@ STRANGE: list[Any] = [
 
 
 @given(st.sampled_from([DIVIDED, FLAT]), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_document_is_read_or_refused_whatever_it_says(document: Any, data: st.DataObject) -> None:
     """Up to three places hold something strange: a trace that keeps its word, or an error of ours."""
     document = json.loads(json.dumps(document))
