@@ -45,7 +45,6 @@ class Forked:
         self,
         words: Sequence[str],
         *,
-        stdin: int | IO[Any] = subprocess.DEVNULL,
         stdout: int | IO[Any] = 1,
         stderr: int | IO[Any] = 2,
         env: Mapping[str, str] | None = None,
@@ -59,7 +58,6 @@ class Forked:
         null = self._mine(os.open(os.devnull, os.O_RDWR))
         self.stdout, out = self._end(stdout, null)
         self.stderr, err = self._end(stderr, null, out)
-        inner = null if stdin == subprocess.DEVNULL else stdin if isinstance(stdin, int) else stdin.fileno()
         order = {
             "words": list(words),
             "cwd": str(cwd or Path.cwd()),
@@ -71,7 +69,7 @@ class Forked:
         self._status = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._status.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * ORDER)
         self._status.connect(str(server()))
-        socket.send_fds(self._status, [json.dumps(order).encode()], [inner, out, err])
+        socket.send_fds(self._status, [json.dumps(order).encode()], [null, out, err])
         for each in self._files:
             os.close(each)
         self.pid = int(self._said())
@@ -102,7 +100,9 @@ class Forked:
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end."""
         if self.returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            ended = select.poll()  # unlike `select`, it takes descriptors above 1,023
+            ended.register(self._status, select.POLLIN)
+            if not ended.poll(None if timeout is None else 1_000 * timeout):
                 raise subprocess.TimeoutExpired("flowsched", timeout or 0.0)
             self.returncode = int(self._said())
             self._status.close()
