@@ -16,7 +16,10 @@ RULES = Path(__file__).parent / "schemathesis.toml"
 
 @pytest.mark.slow
 async def test_the_service_does_what_its_description_says(tmp_path: Path) -> None:
-    """All checks, all operations, in every phase: statuses, media types, schemas of answers, refusal of what is wrong."""
+    """All checks, all operations: statuses, media types, schemas of answers, refusal of what is wrong.
+
+    In every phase, but for each key of a workflow with each kind of value: see schemathesis.toml.
+    """
     description = tmp_path / "openapi.json"  # read over HTTP, its own path would be left out
     description.write_bytes(openapi(ROUTES))
     async with served(tmp_path) as server:
