@@ -58,39 +58,45 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 os.environ["FLOWSCHED_IMAGES"] = "ignore"
 
 
-#: Folders whose files share what is large: a cluster of real nodes, a Docker daemon with its images.
-SHARED = ("tests/kubernetes/nodes/", "tests/containers/")
+#: Begun before all others: a worker that is left with one of them at the end works alone.
+LONGEST = (
+    "tests/kubernetes/nodes/",
+    "tests/kubernetes/faults/test_pairs.py",
+    "tests/kubernetes/faults/test_leaders.py",
+    "tests/contract/test_own_contract.py",
+    "tests/service/test_full_disk.py",
+    "tests/cli/test_cli_run.py",
+    "tests/crash/test_kills.py",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+
+    def place(item: pytest.Item) -> int:
+        found = (at for at, name in enumerate(LONGEST) if item.nodeid.startswith(name))
+        return next(found, len(LONGEST))
+
+    items.sort(key=place)
 
 
 class FilesThatShare(LoadFileScheduling):
-    """`--dist loadfile`, but the files of some folders are one: their cluster for each worker is more than a machine has."""
+    """`--dist loadfile`, but the tests of real nodes are one file: a cluster for each worker is more than a machine has.
+
+    The tests of containers are another: each worker would start a Docker daemon and load its images.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
+        shared = ("tests/kubernetes/nodes/", "tests/containers/")
         scope: str = super()._split_scope(nodeid)
-        return next((folder for folder in SHARED if scope.startswith(folder)), scope)
+        return next((folder for folder in shared if scope.startswith(folder)), scope)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
-    """Only where files are asked for; they begin in the order in which they were collected."""
+    """Only where files are asked for; they begin in the order of their collection, not with the one that has most tests."""
     config.option.loadscopereorder = False
     return FilesThatShare(config, log) if config.getoption("dist") == "loadfile" else None
-
-
-#: What takes a worker longest, by the durations of a whole run: it begins first, so that no worker is alone with it at the end.
-LONGEST = (
-    "kubernetes/nodes/", "containers/", "kubernetes/faults/test_pairs", "kubernetes/faults/test_leaders",
-    "kubernetes/test_contract", "contract/test_own_contract", "service/test_full_disk", "crash/", "kubernetes/faults/",
-    "clients/", "cluster/test_kills", "service/test_versions_of_inputs", "cluster/test_escapes", "kubernetes/",
-    "service/test_random_workflows", "docs/", "serving/",
-)  # fmt: skip
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by `LONGEST`."""
-    places = [f"tests/{name}" for name in LONGEST]
-    items.sort(
-        key=lambda item: next((n for n, p in enumerate(places) if item.nodeid.startswith(p)), len(places))
-    )
 
 
 def pytest_collection_finish() -> None:
