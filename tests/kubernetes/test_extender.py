@@ -19,7 +19,7 @@ import flowsched
 from flowsched.app import Running, Settings, running
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.settings import KubernetesSettings
-from flowsched.control.extender import BINDING, HELD, PROMISED
+from flowsched.control.extender import BINDING, PROMISED, TO_COME
 from flowsched.executor.protocol import ReplicaSeen
 from tests.kubernetes.conftest import require
 from tests.kubernetes.hollow.controlplane import ControlPlane
@@ -197,7 +197,7 @@ async def test_pods_keep_off_a_node_where_room_is_held_for_a_gang(cluster: Clust
     assert elsewhere in set(NODES) - {home}
     said = await cluster.placed("bound-to-it", "2", node=home)
     assert said.startswith("0/4 nodes are available:")
-    assert f"1 {HELD}" in said
+    assert f"1 {TO_COME}" in said
     for name in ("executor-1", "executor-2"):
         await cluster.pod(name, "1", scheduler="flowsched", labels=member)
         assert await cluster.bound(name) == home
