@@ -176,7 +176,7 @@ def _token(root: str, url: str, explicit: str | None) -> str:
     Args:
         root: A service's root. Its token is the answer if the server announces none.
         url: Address of the server.
-        given: The token of an option or a variable.
+        explicit: The token of an option or a variable.
 
     Raises:
         ConfigurationError: No token is known.
