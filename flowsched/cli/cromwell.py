@@ -39,7 +39,7 @@ _WORKFLOWS: Final = "/api/v1/workflows"
 _HEXADECIMAL: Final = frozenset(b"0123456789abcdefABCDEF")
 #: Of an id and a key.
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
-#: Options that take a text, by the name in `Given`: (default, metavar, help). A default in a list: the option is repeatable.
+#: Options that take a text, by the name in `Arguments`: (default, metavar, help). A default in a list: the option is repeatable.
 _SERVER: Final[dict[str, tuple[Any, str | None, str]]] = {
     "server": (None, "URL", f"[FLOWSCHED_SERVER, else {tokens.DEFAULT_URL}]"),
     "token": (None, None, "[FLOWSCHED_TOKEN]"),

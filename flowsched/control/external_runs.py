@@ -79,7 +79,7 @@ class RunTask(NamedTuple):
 
     @property
     def item(self) -> str | None:
-        """Its own name beside its number, if it has one."""
+        """Its shards, or the task itself, as `item_of` tells them apart; None where the number says all."""
         return item_of(self.last.task, self.last.shard, self.number)
 
 

@@ -23,7 +23,7 @@ async def remembered(database: Database) -> list[EngineEvent]:
 
 
 class Draining:
-    """Drains nodes, and says which are drained."""
+    """Drains nodes, and uncordons them."""
 
     def __init__(
         self,
