@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from flowsched.cluster.kubernetes.settings import KubernetesSettings
 from flowsched.control.extender import BINDING, PROMISED, TO_COME
 from flowsched.executor.protocol import ReplicaSeen
 from tests.kubernetes.conftest import require
+from tests.kubernetes.conftest import running as started
 from tests.kubernetes.hollow.controlplane import ControlPlane
 
 DEPLOY = Path(flowsched.__file__).parent.parent / "deploy"
@@ -130,7 +131,7 @@ async def furnish(client: Client) -> None:
     definition = yaml.safe_load((DEPLOY / "crds" / "podgroups.scheduling.x-k8s.io.yaml").read_text())
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     answer = await client.call("POST", path, body=json.dumps(definition).encode())
-    assert answer.ok, answer
+    assert answer.ok or answer.reason == "AlreadyExists", answer
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if (await client.call("GET", "/apis/scheduling.x-k8s.io/v1alpha1/podgroups")).ok:
@@ -150,18 +151,31 @@ def extenders(url: str, token: str) -> list[dict[str, Any]]:
     return [names, names | {"nodeCacheCapable": False}]
 
 
-@pytest.fixture
-async def cluster(own_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane of its own: its kube-scheduler would place other tests' pods."""
     require("kube-scheduler")
-    kubernetes = KubernetesSettings(
-        kubeconfig=own_control_plane.kubeconfig(), namespace="default", default_image="none"
-    )
+    made = started(ControlPlane())
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
+    kubernetes = KubernetesSettings(kubeconfig=plane.kubeconfig(), namespace="default", default_image="none")
     settings = Settings(port=0, root=tmp_path, token=TOKEN, log_level="error", kubernetes=kubernetes)
-    async with Client(own_control_plane.connection()) as client:
+    async with Client(plane.connection()) as client:
         await furnish(client)
         async with running(settings) as up:
-            await own_control_plane.scheduler(extenders=extenders(up.url, TOKEN))
-            yield Cluster(own_control_plane, client, up)
+            scheduler = await plane.scheduler(extenders=extenders(up.url, TOKEN))
+            yield Cluster(plane, client, up)
+        scheduler.kill()
+        for path in (
+            "/api/v1/namespaces/default/pods",
+            "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups",
+            "/api/v1/nodes",
+        ):
+            assert (await client.call("DELETE", path, params={"gracePeriodSeconds": "0"})).ok
 
 
 async def test_pods_go_where_their_data_are(cluster: Cluster) -> None:

@@ -35,15 +35,15 @@ def movable_clock() -> None:
 
 
 def tidy_often() -> None:
-    """What is tidied each five seconds is so each second, and what nobody claims for three: tests wait for it."""
+    """What is tidied each five seconds is so each second, and what nobody claims for five: tests wait for it."""
     from flowsched.cluster.kubernetes import executor
     from flowsched.cluster.kubernetes.pods import controller
     from flowsched.control.leading import recover
 
     recover.RECONCILE_PERIOD_S = executor.SWEEP_S = controller.GANGS_S = 1.0  # type: ignore[misc]
-    recover.GRACE_MS = 3_000  # type: ignore[misc]
+    recover.GRACE_MS = 5_000  # type: ignore[misc]
     *longer, _ = controller.PodTimeouts.__init__.__defaults__
-    controller.PodTimeouts.__init__.__defaults__ = (*longer, 3.0)
+    controller.PodTimeouts.__init__.__defaults__ = (*longer, 5.0)
 
 
 if __name__ == "__main__":
