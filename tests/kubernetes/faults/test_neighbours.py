@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from flowsched.cluster.kubernetes.api.client import Client
 from tests.kubernetes.conftest import require
+from tests.kubernetes.conftest import running as started
 from tests.kubernetes.fake import FakeApi
 from tests.kubernetes.faults.world import World, attempts, bag, document, gang
 from tests.kubernetes.hollow.controlplane import SCHEDULER, ControlPlane
@@ -79,15 +81,24 @@ async def _are(world: World, wanted: list[tuple[str, str]]) -> bool:
     return sorted(await placeholders(world)) == sorted(wanted)
 
 
-@pytest.fixture
-async def neighbours(own_control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
-    """Three nodes of four cores, and the stock scheduler."""
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """A control plane of its own: its kube-scheduler would place other tests' pods."""
     require(SCHEDULER)
-    await own_control_plane.scheduler()
-    async with Client(own_control_plane.connection()) as client:
-        body = b'{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"work"}}'
-        assert (await client.call("POST", "/api/v1/namespaces", body=body)).ok
-    async with World(own_control_plane.connection(), "work", tmp_path, nodes=("4", "4", "4")) as world:
+    made = started(ControlPlane())
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+async def neighbours(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
+    """Three nodes of four cores in a namespace of the test's own, and the stock scheduler."""
+    await plane.scheduler()
+    name = f"work-{secrets.token_hex(3)}"
+    async with Client(plane.connection()) as client:
+        body = f'{{"apiVersion":"v1","kind":"Namespace","metadata":{{"name":"{name}"}}}}'
+        assert (await client.call("POST", "/api/v1/namespaces", body=body.encode())).ok
+    async with World(plane.connection(), name, tmp_path, nodes=("4", "4", "4")) as world:
         world.witness.tolerated.update(world.nodes)
         yield world
 
