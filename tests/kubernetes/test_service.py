@@ -56,16 +56,6 @@ async def outcome(running: Running, name: str) -> Any:
     return view
 
 
-async def value(running: Running, workflow: str, stage: str, output: str) -> str:
-    """A recorded output."""
-    for task in (await running.service.tasks(workflow, stage=stage)).tasks:
-        full = await running.service.task(workflow, stage, task.index)
-        for each in full.outputs:
-            if each.name == output:
-                return (each.value or "").strip()
-    raise AssertionError(f"{stage} has no output {output}")
-
-
 @pytest.mark.parametrize("name", ["hello-image", "spark-like"])
 async def test_an_example_workflow_runs_to_its_end(running: Running, world: KubeWorld, name: str) -> None:
     """As on a local cluster, with the same document; and nothing of it is left in the namespace afterwards."""

@@ -106,6 +106,7 @@ def outcomes(installed: Installation, request: pytest.FixtureRequest) -> Mapping
     return ends
 
 
+@pytest.mark.timeout(600)  # the first waits for all of them
 @pytest.mark.parametrize("promise", CHOSEN)
 def test_on_real_nodes(promise: str, outcomes: Mapping[str, BaseException | None]) -> None:
     """As the promise's own docstring says."""
