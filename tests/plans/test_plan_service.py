@@ -18,6 +18,7 @@ from flowsched import app, errors
 from flowsched.app import EngineSettings
 from flowsched.control.planning.plans import LateRanks
 from flowsched.errors import FlowschedError, NotFound, Unavailable
+from flowsched.store import plans
 
 from .fake_cromwell import FakeCromwell, cromwell
 from .test_hostile import packed
@@ -414,9 +415,7 @@ async def test_plans_are_kept_in_the_order_they_came_and_only_so_many(
     client: flowsched.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest go."""
-    from flowsched.store import plans
-
-    monkeypatch.setattr(plans, "KEPT", 2)
+    monkeypatch.setattr(plans, "MOST_PLANS", 2)
     made = [(await client.plan("version 1.0\nworkflow w { }")).id for _ in range(3)]
     assert [plan.id async for plan in client.plans(page=1)] == [made[2], made[1]]
 
