@@ -22,6 +22,7 @@ from flowsched.api.server import build_api
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.views import SubmittedView
+from tests.soak import worlds
 
 GOOD = {"name": "x", "stages": [{"name": "a", "command": ["true"]}]}
 
@@ -272,7 +273,8 @@ def test_any_json_is_a_queue_or_a_refusal(value: object) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=60, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(60, 750), deadline=None)
 def test_any_bytes_are_a_queue_or_a_refusal(raw: bytes) -> None:
     """The same for what is not JSON at all."""
     try:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.soak import worlds
 
 from .wdl_cases import nodes, plan_of
 
@@ -83,7 +86,8 @@ def counted(section: Section | None, env: dict[str, Any]) -> int:
 LISTS = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3), min_size=1, max_size=4)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.soak
+@settings(max_examples=worlds(80, 1250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nests({"n": "int"}, 4), LISTS, st.integers(1, 3))
 def test_what_is_counted_is_the_number_that_runs(section: Section, lists: list[list[int]], n: int) -> None:
     """It may not be known, and then says so; but where there is a number, as many tasks run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import cluster, gang, run, shape
@@ -14,6 +15,7 @@ from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.state.data import Catalogue
+from tests import soak
 
 EASY = Profile(order="fifo", backfill="easy")
 
@@ -79,7 +81,8 @@ def planned(
     return oracle, groups, plan
 
 
-@settings(deadline=None, max_examples=120)
+@pytest.mark.soak
+@settings(deadline=None, max_examples=soak.worlds(120, 1500))
 @given(worlds())
 def test_easy_backfill_promises_the_first_that_waits_and_keeps_it_from_all_others(
     world: tuple[list[int], list[tuple[int, int, int]], list[tuple[int, int, int]]],

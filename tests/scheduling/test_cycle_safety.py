@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import GIB, frozen, shape
@@ -20,6 +21,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
+from tests import soak
 
 NOW = 1_000_000
 
@@ -160,7 +162,8 @@ def taken(world: World, chosen: list[tuple[PodGroup, RoleRequest, int, int]]) ->
 
 
 @given(worlds)
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(120, 1500), deadline=None)
 def test_no_node_gives_more_than_it_has(world: World) -> None:
     """What starts now fits beside what holds room, on every node and axis."""
     after = world.snapshot.used + taken(world, binds(world, world.plan()))
@@ -168,7 +171,8 @@ def test_no_node_gives_more_than_it_has(world: World) -> None:
 
 
 @given(worlds)
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(120, 1500), deadline=None)
 def test_targets_stay_within_soft_room(world: World) -> None:
     """Targets and what starts now together are never more than nodes have free; targets avoid others' targets."""
     plan = world.plan()
@@ -182,7 +186,8 @@ def test_targets_stay_within_soft_room(world: World) -> None:
 
 
 @given(worlds, st.sampled_from(["flowsched", "kube-like"]))
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(80, 1000), deadline=None)
 def test_filters_are_respected(world: World, profile: str) -> None:
     """No pod is on a node that is not ready, lacks its label or has a taint it does not tolerate."""
     for group, role, node, _ in pods(world, world.plan(PROFILES[profile])):
@@ -192,7 +197,8 @@ def test_filters_are_respected(world: World, profile: str) -> None:
 
 
 @given(worlds)
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(120, 1500), deadline=None)
 def test_a_gang_gets_every_minimum_or_nothing(world: World) -> None:
     """Each role has at least its minimum and at most its count; nothing is placed twice."""
     groups = {group.key: group for group in world.backlog}
@@ -206,7 +212,8 @@ def test_a_gang_gets_every_minimum_or_nothing(world: World) -> None:
 
 
 @given(worlds)
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(80, 1000), deadline=None)
 def test_racks_and_one_per_node_are_kept(world: World) -> None:
     """A gang that requires a rack is in one; pods that want a node for themselves have it within their gang."""
     for placement in world.plan().placements:
@@ -221,7 +228,8 @@ def test_racks_and_one_per_node_are_kept(world: World) -> None:
 
 
 @given(worlds, st.sampled_from(["flowsched", "kube-like"]))
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(80, 1000), deadline=None)
 def test_caps_hold_and_paused_queues_start_nothing(world: World, profile: str) -> None:
     """Queue b never holds more than its cap through this plan; a paused queue gets nothing."""
     plan = world.plan(PROFILES[profile])
@@ -237,7 +245,8 @@ def test_caps_hold_and_paused_queues_start_nothing(world: World, profile: str) -
 
 
 @given(worlds, st.sampled_from(["flowsched", "kube-like"]))
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(80, 1000), deadline=None)
 def test_a_cycle_changes_nothing_and_repeats_itself(world: World, profile: str) -> None:
     """Every array and set is as before, byte by byte; a second call, and one in another order, decide the same."""
     before = frozen(world.snapshot)
@@ -268,7 +277,8 @@ def said(plan: Plan) -> object:
 
 
 @given(worlds, st.sampled_from(["flowsched", "kube-like"]))
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(120, 1500), deadline=None)
 def test_every_group_that_waits_has_a_reason(world: World, profile: str) -> None:
     """What is not placed as a whole is explained once, in words; what is, is not."""
     plan = world.plan(PROFILES[profile])
@@ -286,7 +296,8 @@ def test_every_group_that_waits_has_a_reason(world: World, profile: str) -> None
 
 
 @given(worlds)
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(80, 1000), deadline=None)
 def test_what_is_backfilled_never_delays_the_promise(world: World) -> None:
     """If all ends are as estimated, the promised room is free at the promised time, with all that was started."""
     plan = world.plan()
@@ -331,7 +342,8 @@ def test_the_window_bounds_the_work(world: World) -> None:
 
 
 @given(st.integers(0, 2**40))
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(80, 1000), deadline=None)
 def test_a_statement_rolls_everything_back(seed: int) -> None:
     """Claims, nodes (new, changed, with new resources) and replicas are taken back to the last byte."""
     world = World(seed)

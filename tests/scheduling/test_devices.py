@@ -24,6 +24,7 @@ from flowsched.scheduling.state.gpus import allocated_parts, choose, copies_by_d
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
+from tests.soak import worlds
 
 OURS = PROFILES["flowsched"]
 NOW = 1000
@@ -354,7 +355,8 @@ def given_out(snapshot: Snapshot, groups: list[PodGroup], found: Plan) -> dict[i
 
 
 @given(st.integers(0, 10**9), st.sampled_from([OURS, PROFILES["kube-like"], PROFILES["volcano-like"]]))
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(120, 1500), deadline=None)
 def test_no_device_is_given_out_twice(seed: int, profile: Profile) -> None:
     """Whatever is placed, no device gives more than it has; a part lies on one device, whole GPUs on devices of their own."""
     snapshot, groups = random_world(seed)
@@ -370,7 +372,8 @@ def test_no_device_is_given_out_twice(seed: int, profile: Profile) -> None:
 
 
 @given(st.integers(0, 10**9), st.sampled_from([OURS, PROFILES["volcano-like"], PROFILES["kube-like"]]))
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(120, 1500), deadline=None)
 def test_nothing_that_fits_is_left_waiting_for_room(seed: int, profile: Profile) -> None:
     """Who is refused for want of room would really find no device, even where the sum would do."""
     snapshot, groups = random_world(seed)
@@ -383,7 +386,8 @@ def test_nothing_that_fits_is_left_waiting_for_room(seed: int, profile: Profile)
 
 
 @given(st.integers(0, 10**9))
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(120, 1500), deadline=None)
 def test_victims_leave_the_devices_that_are_waited_for(seed: int) -> None:
     """With those gone who shall go or are going, and all that was placed there, every nominated group finds its devices."""
     snapshot, groups = random_world(seed)

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import plain_rules
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_rules import PlainPod, World
@@ -23,6 +24,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
+from tests.soak import worlds
 
 OURS = replace(PROFILES["flowsched"], locality=False, contention=False)
 
@@ -46,7 +48,8 @@ def group(roles: list[tuple[PlainPod, int, int]], gang: bool = True, key: int = 
 
 
 @given(st.integers(0, 2**40), st.integers(1, 12), st.integers(0, 25))
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(120, 2000), deadline=None)
 def test_the_feasible_nodes_are_those_of_the_documentation(seed: int, nodes: int, pods: int) -> None:
     """Ten random pods among random neighbours, and each joins them wherever that is allowed."""
     rng = random.Random(seed)
@@ -103,7 +106,8 @@ def test_equal_demands_in_another_order_are_the_same_shape_with_the_same_nodes(s
 
 
 @given(st.integers(0, 2**40))
-@settings(max_examples=60, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(60, 750), deadline=None)
 def test_labels_that_nobody_looks_at_change_nothing(seed: int) -> None:
     """With labels narrowed to those that somebody's selectors name, every pod may run on the same nodes."""
     rng = random.Random(seed)
@@ -140,7 +144,8 @@ def chosen_by_greedy(there: World, roles: list[tuple[PlainPod, int, int]]) -> li
 
 
 @given(st.integers(0, 2**40), st.integers(1, 10), st.integers(1, 2), st.booleans())
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(120, 2000), deadline=None)
 def test_groups_with_rules_are_placed_as_pod_by_pod(seed: int, nodes: int, roles: int, gang: bool) -> None:
     """What a careful greedy chooses that looks again after each pod; a gang it gets into a dead end may do better."""
     rng = random.Random(seed)
@@ -183,7 +188,8 @@ def replayed(there: World, roles: list[tuple[PlainPod, int, int]], found: list[l
 
 
 @given(st.integers(0, 2**40), st.booleans())
-@settings(max_examples=60, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(60, 750), deadline=None)
 @example(seed=0, kube_like=False)
 def test_whatever_a_cycle_places_was_allowed_when_it_was_placed(seed: int, kube_like: bool) -> None:
     """Gangs and bags that see each other; nothing is left behind among the peers, and the cycle repeats itself."""

@@ -18,6 +18,7 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.state.usage import Payer, UsageRow
 from flowsched.statement import Statement
+from tests import soak
 
 OURS = PROFILES["flowsched"]
 HOUR = 3600 * SECOND
@@ -207,7 +208,8 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, QueueTree, list[PodGroup]]:
 
 
 # Always the same worlds: in one of thousands a group takes back what was started (the xfails below).
-@settings(max_examples=80, deadline=None, derandomize=True)
+@pytest.mark.soak
+@settings(max_examples=soak.worlds(80, 1000), deadline=None, derandomize=True)
 @given(worlds())
 def test_no_cycle_takes_away_what_the_one_before_it_started(
     world: tuple[Snapshot, QueueTree, list[PodGroup]],

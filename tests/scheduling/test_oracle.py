@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowsched.scheduling.placement.gang import NEVER, CostTable, NodeChoice, place_gang, place_role
+from tests.soak import worlds
 
 
 @dataclass
@@ -137,7 +138,8 @@ def test_scoring_once_and_filling_the_best_is_told_from_the_oracle() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(60, 750), deadline=None)
 def test_placement_is_the_greedy_on_what_hypothesis_finds(seed: int, nodes: int, count: int) -> None:
     """As above, with shrinking."""
     problem = random_problem(np.random.default_rng(seed), nodes, count)

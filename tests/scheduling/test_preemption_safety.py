@@ -18,11 +18,12 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
+from tests.soak import worlds
 
 NOW = 1_000_000
 OURS = PROFILES["flowsched"]
 NEVER_TAKES = replace(OURS, preempt=False, reclaim=False)
-MANY = settings(max_examples=120, deadline=None)
+MANY = settings(max_examples=worlds(120, 2000), deadline=None)
 
 
 class World:

@@ -21,6 +21,7 @@ from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from tests.scheduling.scheduling_cases import bag, cluster, gang, node, run, shape, stage
+from tests.soak import worlds
 
 
 def placed_anew(
@@ -80,7 +81,8 @@ def backlogs(draw: st.DrawFn) -> list[PodGroup]:
     return groups
 
 
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(120, 1500), deadline=None)
 @given(clusters(), backlogs(), st.sampled_from(["binpack", "spread"]), st.sampled_from([None, 7]))
 def test_plans_are_those_of_placing_anew(
     snapshot: Snapshot, backlog: list[PodGroup], packing: Any, most: int | None
@@ -95,7 +97,8 @@ def test_plans_are_those_of_placing_anew(
     assert ours == anew
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(80, 1000), deadline=None)
 @given(st.data())
 def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObject) -> None:
     """Sizes of any kind, far apart and equal: one at a time and from the cache, while room is taken between."""

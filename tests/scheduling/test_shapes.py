@@ -23,6 +23,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.spec import Resources, Rules, Toleration
+from tests.soak import worlds
 
 OURS = PROFILES["flowsched"]
 SHARING = replace(OURS, storages=(Storage("nfs", read_rate=1_000),))
@@ -85,7 +86,8 @@ def arrays(request: PlacementRequest) -> list[object]:
 
 
 @given(st.integers(0, 2**40))
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(80, 1000), deadline=None)
 def test_the_same_wishes_in_another_order_make_the_same_shape_and_the_same_costs(seed: int) -> None:
     """Selectors and tolerations are sorted, repeats and values that do not matter are dropped; masks and costs agree."""
     rng = np.random.default_rng(seed)
@@ -109,7 +111,8 @@ def test_the_same_wishes_in_another_order_make_the_same_shape_and_the_same_costs
 
 
 @given(st.integers(0, 2**40))
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(80, 1000), deadline=None)
 def test_a_mask_is_what_the_rules_say_node_by_node(seed: int) -> None:
     """Against Kubernetes' rules, read off one node at a time; and again after a node has changed."""
     rng = np.random.default_rng(seed)

@@ -26,6 +26,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 from flowsched.values import replace
+from tests.soak import worlds
 
 OURS = PROFILES["flowsched"]
 HOUR = 3600 * SECOND
@@ -141,7 +142,8 @@ def as_ours(root: Team) -> tuple[QueueTree, list[PodGroup], dict[int, str]]:
 
 
 @given(trees())
-@settings(max_examples=100, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(100, 1250), deadline=None)
 def test_a_cycle_gives_what_the_oracle_gives(problem: tuple[Team, list[int]]) -> None:
     """On one node, where nothing but queues decides: as many pods for each team as one by one with fractions."""
     root, total = problem
@@ -156,7 +158,8 @@ def test_a_cycle_gives_what_the_oracle_gives(problem: tuple[Team, list[int]]) ->
 
 
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.integers(1, 60))
-@settings(max_examples=100, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(100, 1250), deadline=None)
 def test_weights_hold_to_within_one_pod(weights: list[int], cores: int) -> None:
     """Equal pods, endless demand: nobody has a pod less than another's pods times the ratio of their weights."""
     tree = QueueTree([Queue(f"q{at}", weight=weight) for at, weight in enumerate(weights)])
@@ -598,7 +601,8 @@ def test_a_served_payer_is_noted_by_queue_and_user() -> None:
     st.tuples(st.integers(0, 4), st.integers(0, 4)),
     st.integers(1, 60),
 )
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(120, 1500), deadline=None)
 def test_a_row_is_as_long_as_until_the_next_one_is_first(
     held: list[tuple[int, int, int]], need: tuple[int, int], most: int
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from flowsched.scheduling.state.usage import STEPS, Payer, UsageBook, UsageRow
 from flowsched.statement import Statement
+from tests.soak import worlds
 
 ANN = Payer("lab", "ann")
 #: A half-life of 64 seconds: a step of time is a second.
@@ -77,7 +78,8 @@ Moves = list[tuple[int, int]]
     st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 900)), max_size=8),
     st.lists(st.integers(0, 40_000), max_size=12),
 )
-@settings(max_examples=80, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(80, 1000), deadline=None)
 def test_looking_often_changes_nothing(moves: Moves, looks: list[int]) -> None:
     """The same bookings with and without looks in between give the same rows, to the last unit."""
     moments = [sum(gap for gap, _ in moves[: at + 1]) for at in range(len(moves))]

@@ -5,6 +5,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from valid_documents import EVERYTHING, GERMLINE, encoded
@@ -13,6 +14,7 @@ from flowsched.errors import Fault, InvalidDocument, TooLarge
 from flowsched.workflow.document.decode import check_workflow, decode_workflow
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.spec import WorkflowSpec
+from tests.soak import worlds
 
 STEP = re.compile(r'\.([A-Za-z_][A-Za-z0-9_]*)|\["((?:[^"\\]|\\.)*)"\]|\[([0-9]+)\]')
 
@@ -162,7 +164,8 @@ def decoded(raw: bytes) -> WorkflowSpec | InvalidDocument | TooLarge:
         return error
 
 
-@settings(max_examples=150)
+@pytest.mark.soak
+@settings(max_examples=worlds(150, 1500))
 @given(damaged())
 def test_damaged_documents_give_a_spec_or_faults_with_places(value: object) -> None:
     """And a spec that is accepted has a graph in which every stage comes after its parents."""
@@ -183,7 +186,8 @@ def test_damaged_documents_give_a_spec_or_faults_with_places(value: object) -> N
             assert stage.items is None or len(stage.items) == stage.width
 
 
-@settings(max_examples=100)
+@pytest.mark.soak
+@settings(max_examples=worlds(100, 1000))
 @given(VALUES)
 def test_any_value_gives_a_spec_or_faults(value: object) -> None:
     """Nothing else is raised, whatever the value is."""
@@ -193,7 +197,8 @@ def test_any_value_gives_a_spec_or_faults(value: object) -> None:
         assert all(resolves(value, fault) for fault in result.faults)
 
 
-@settings(max_examples=100)
+@pytest.mark.soak
+@settings(max_examples=worlds(100, 1000))
 @given(damaged())
 def test_bytes_and_values_are_judged_alike(value: object) -> None:
     """A document that JSON can say is the same from both sides."""

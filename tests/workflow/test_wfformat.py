@@ -17,6 +17,7 @@ from flowsched.errors import InvalidDocument, InvalidRequest, TooLarge
 from flowsched.values import replace
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.traces.trace import Trace, TraceFile, TraceTask, Work, work
+from tests.soak import worlds
 
 SPLIT = TraceTask("split_ID1", "split", 4.0, (), (0,), (2, 3), busy_cores=0.5)
 
@@ -302,7 +303,8 @@ STRANGE: list[Any] = [
 
 
 @given(st.sampled_from([DIVIDED, FLAT]), st.data())
-@settings(max_examples=120, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=worlds(120, 2000), deadline=None)
 def test_a_document_is_read_or_refused_whatever_it_says(document: Any, data: st.DataObject) -> None:
     """Up to three places hold something strange: a trace that keeps its word, or an error of ours."""
     document = json.loads(json.dumps(document))
