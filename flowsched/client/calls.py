@@ -265,8 +265,10 @@ class Prospects:
 def _level_of_caller() -> int:
     """The `stacklevel` that names the program's line which waits; the client's own line, where a task of the event loop does."""
     frame, level = sys._getframe(1), 1
-    while (above := frame.f_back) is not None and frame.f_globals["__name__"].startswith("flowsched."):
-        if above.f_globals["__name__"].startswith("asyncio."):
+    while (above := frame.f_back) is not None and frame.f_globals.get("__name__", "").startswith(
+        "flowsched."
+    ):
+        if above.f_globals.get("__name__", "").startswith("asyncio."):
             break
         frame, level = above, level + 1
     return level

@@ -333,7 +333,7 @@ class Session:
 
 
 def _tokenless(url: str, refusal: str) -> Unauthorized:
-    """The service of a named address wants a token, and none is known. `said`: its own words."""
+    """The service of a named address wants a token, and none is known. `refusal`: its own words."""
     error = Unauthorized(
         f"{url} asks for a token: none was given, and no service of this user listens there ({refusal})"
     )

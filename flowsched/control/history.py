@@ -89,7 +89,7 @@ class History:
         self._done: OrderedDict[int, None] = OrderedDict()
         self._callers: dict[int, asyncio.Event] = {}  #: by the number of their command
         self._replays = asyncio.Semaphore(_REPLAYS)
-        self._newest = 0  #: the last event of all processes, as of `_looked_s`
+        self._newest = 0  #: the last event of all processes, as of `_polled_s`
         self._polled_s = 0.0
 
     def committed(self, events: Sequence[StoredEvent], done: Collection[int]) -> None:

@@ -941,7 +941,7 @@ class Service:
         until: str | None = None,
         queue: str | None = None,
     ) -> UsageView:
-        """The resources that workflows used. Every process answers it from the database."""
+        """The resources allocated to workflows. Every process answers it from the database."""
         now = self._clock()
         begin, end = views.time_before(since, now), views.time_before(until, now, end_of_day=True)
         sums = await self._accounting.sums(by, since_ms=begin, until_ms=end, queue=queue)

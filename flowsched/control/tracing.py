@@ -138,7 +138,8 @@ class Tracing:
             self._news.clear()
             waiting, self._waiting = self._waiting, []
             known = {name: await self._lookup(name) for name in {row.workflow for row in waiting}}
-            self.dropped += await asyncio.to_thread(self._make, waiting, known)
+            lost = await asyncio.to_thread(self._make, waiting, known)
+            self.dropped += lost  # `stepped` may have added to it meanwhile
             if self.dropped > logged:
                 log.warning("spans were dropped", now=self.dropped - logged, since_start=self.dropped)
                 logged = self.dropped

@@ -861,7 +861,7 @@ def _is_date(text: str) -> bool:
 def usage_view(
     by: str, since_ms: int | None, until_ms: int | None, queue: str | None, sums: Sequence[UsageSum]
 ) -> UsageView:
-    """The resources that workflows used, with the sum of all rows."""
+    """The resources allocated to workflows, with the sum of all rows."""
     total = [sum(column) for column in zip(*(row[1:] for row in sums), strict=True)]
     return UsageView(
         by=by,

@@ -43,7 +43,7 @@ class CycleState:
         waiting: Groups by queue, in their order.
         allocations: Placements so far, by group key.
         full, delayed: Why groups of some traits were refused. Room only shrinks in a cycle, so a refusal holds until its end:
-            `full` for all such groups, `held` for those that would outlast the reservation's start.
+            `full` for all such groups, `delayed` for those that would outlast the reservation's start.
         available_times: How long nodes are busy; None until the cycle has asked for it.
     """
 

@@ -292,7 +292,7 @@ class Preemption:
 
     Attributes:
         evictions, nominations: The decisions so far.
-        look_at: When a pod will have run long enough to be evicted, if that may help a waiting group; ms.
+        wake_ms: When a pod will have run long enough to be evicted, if that may help a waiting group; ms.
     """
 
     def __init__(

@@ -463,6 +463,9 @@ class Database:
         self._lock = lock
         self._log = RetainedLog(Path(str(url.database))) if lock is not None else None
         self._opened: tuple[int, int] | None = None  #: device and inode of a SQLite file
+        self._reading: asyncio.Task[OSError | None] | None = (
+            None  #: the latest check of a file that SQLite calls damaged
+        )
         self._settled = False
         self._refused = ""  #: why it cannot be used; the service ends then
         self._way: _Threads | _Loop = _Threads(self) if self.kind == "sqlite" else _Loop(self)
@@ -803,9 +806,13 @@ class Database:
         """
         if self.kind != "sqlite" or not is_corrupt(error):
             return None
+        if self._reading is None or self._reading.done():  # one for all statements that fail meanwhile
+            self._reading = asyncio.create_task(asyncio.to_thread(self._read_whole))
+        return await asyncio.shield(self._reading)
+
+    def _read_whole(self) -> OSError | None:
         command = [sys.executable, "-I", "-S", "-c", _READ, str(self.url.database)]
-        read = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-        message = read.stdout.strip()
+        message = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
         return OSError(f"it cannot be read: {message}") if message else None
 
     async def current(self) -> str | None:

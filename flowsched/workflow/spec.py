@@ -241,7 +241,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A file put at a path of the container before the first step. Exactly one of `source`, `input` and `content` is set."""
+    """A file or folder put at a path of the container before the first step. Of `source`, `input` and `content` one is set."""
 
     path: str
     source: str | None = (
@@ -253,7 +253,7 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """A file copied from a path of the container to `uri` after the last step has succeeded. A missing one is no error.
+    """A file or folder copied from a path of the container to `uri` after the last step has succeeded. A missing one is no error.
 
     `path` may hold wildcards (*, ?, [...]): then `uri` is a folder, and each match goes to `uri` + its path without `path_prefix`.
     """

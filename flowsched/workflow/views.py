@@ -540,7 +540,7 @@ class IdleReportView(View, kw_only=True):
 
 
 class UsageSumView(View, kw_only=True):
-    """The usage of workflows: sums over their attempts that have ended, from the binding of each to its end."""
+    """The resources allocated to workflows: sums over their attempts that have ended, from the binding of each to its end."""
 
     workflows: int = 0  #: each call of another engine's run counts as one
     core_hours: float = 0.0

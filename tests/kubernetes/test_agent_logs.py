@@ -124,6 +124,14 @@ async def test_a_rotated_file_that_cannot_be_opened_hides_no_other(node: Served)
     assert (await read(node)).body == b"one\ntwo\n"
 
 
+async def test_a_container_of_which_no_log_can_be_opened_has_none(node: Served) -> None:
+    """Two links and no file: that is an error, and no empty log."""
+    task = container(node)
+    for day in (1, 2):
+        (task.folder / f"0.log.2026070{day}-000001").symlink_to("elsewhere")
+    assert (await read(node)).status == 503
+
+
 async def test_a_log_goes_on_through_its_rotations(node: Served) -> None:
     """Plain, compressed, and while it is followed: offsets stay true."""
     task = container(node)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -323,3 +323,20 @@ def test_phases_follow_one_another() -> None:
     assert phases(task(staging_ms=None, bound_ms=None, started_ms=None)) == [("queued", 1_000)]
     assert phases(task(started_ms=3_900))[-1] == ("running", 4_000)
     assert phases(task(ready_ms=None, staging_ms=None, bound_ms=None, started_ms=None)) == []
+
+
+async def test_rows_that_are_dropped_while_spans_are_made_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backlog is full while a thread makes spans: both that thread's losses and those beside it are in the sum."""
+    made = Tracing(cast("Workflows", Reads()), TracerProvider(), NextIds())
+
+    def making(rows: Sequence[object], _: object) -> int:
+        if len(rows) == 1:
+            made.stepped(step_of(*[task()] * 100_007))
+            return 2
+        return 0
+
+    monkeypatch.setattr(made, "_make", making)
+    made.stepped(step_of(task()))
+    made.finish()
+    await made.run()
+    assert made.dropped == 9

@@ -83,7 +83,7 @@ class Order:
 
     @property
     def output_records(self) -> list[dict[str, object]]:
-        """The outputs, as `runner.outputs.look` takes them."""
+        """The outputs, as `runner.outputs.find_outputs` takes them."""
         return [asdict(output) for output in self.outputs]
 
 

@@ -55,7 +55,7 @@ class ForeignWork(msgspec.Struct):
         placed: Pods with a node, by uid.
         done: Pods that ended well, by uid: they count for the minimum.
         short_since: Since when it stands half placed; None = it does not.
-        complete: Once its minimum was seen on nodes: from then on its controller replaces pods that end.
+        complete: Once its minimum was seen on nodes: from then on pods that end are its controller's business.
         reserved_until: Room of `min_resources` is reserved for it until then; None = none is.
         reserved_on: The nodes of this room.
     """

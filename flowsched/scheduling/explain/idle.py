@@ -40,7 +40,7 @@ class Cause(IntEnum):
     RESERVED = 2  #: waiting work would fit, but would delay a gang that has a reservation
     QUOTA = 3  #: waiting work would fit, but its queue, user or namespace has reached a cap, or its queue keeps its order
     DATA = 4  #: waiting work would fit, but its inputs are not there yet
-    IO = 5  #: waiting work would fit, but the disk's bandwidth is in use
+    IO = 5  #: waiting work would fit, but the disk's bandwidth is booked
     MISMATCH = 6  #: waiting work may not run there: selector, taint, rules between pods, or size
     STARTING = 7  #: its turn comes next
 
@@ -134,7 +134,7 @@ class IdleRoom(msgspec.Struct, frozen=True, eq=False):
 def idle_room(
     snapshot: Snapshot, waiting: Iterable[tuple[PodGroup, Reason]], profile: Profile, names: Mapping[int, str]
 ) -> IdleRoom:
-    """Why what is idle now is idle.
+    """The idle room now, and the work that waits for it, copied for `split`.
 
     Args:
         snapshot: Nodes and claims. Not modified.

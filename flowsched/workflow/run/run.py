@@ -87,7 +87,7 @@ class StageRun:
         upset: It was skipped because something before it failed (not by a condition).
         barriers: parent stages not done, over all other edges.
         shard_done: (W,) all completing members have succeeded.
-        looked_up: (W,) the versions of the shard's inputs from outside are known, and the cache has been asked for its result;
+        cache_checked: (W,) the versions of the shard's inputs from outside are known, and the cache has been asked for its result;
             None = it reads nothing from outside, and the cache is not asked.
         counts: (states,) tasks in each state.
         totals: (8,) sums over the ended attempts of its tasks, columns as named above.

@@ -24,8 +24,8 @@ _ROTATED: Final = re.compile(r"0\.log\.(\d{8}-\d{6})(\.gz)?")
 _BLOCK: Final = 256 << 10
 #: Tries, when files are rotated while they are opened.
 _TRIES: Final = 5
-#: Errors that pass: without that file the offsets of the files behind it would change for a time.
-_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+#: Errors of a file that can never be opened. Others pass: without it the offsets of files behind it would change for a time.
+_FOR_EVER: Final = (errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EACCES)
 
 
 class Rotated(Exception):
@@ -149,14 +149,17 @@ def _opened(folder: Path, before: Mapping[str, LogFile]) -> dict[str, LogFile] |
         if LIVE in before and live is None and before[LIVE].inode not in inodes.values():
             return None
         with suppress(Rotated):
-            now = {}
+            now, refused = {}, None
             for name, inode in inodes.items():
                 try:
                     now[name] = known.get(inode or 0) or _open(folder / name, inode)
                 except OSError as error:
                     # A rotated file that can never be opened, a link say, hides no other file.
-                    if name == LIVE or len(inodes) == 1 or error.errno in _NO_DESCRIPTOR:
+                    if name == LIVE or error.errno not in _FOR_EVER:
                         raise
+                    refused = error
+            if refused is not None and not now:
+                raise refused
             if _inode(folder / LIVE) == live:
                 return now
     raise OSError(errno.EAGAIN, f"the logs in {folder} are rotated faster than they can be opened")

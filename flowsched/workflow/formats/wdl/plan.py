@@ -33,7 +33,7 @@ def plan_wdl(
     """The plan of a workflow, from sources in memory.
 
     Args:
-        given: The sources.
+        sources: The sources.
         inputs: As Cromwell takes them: `{"workflow.input": value}`; None if they are not known at all (then optional ones are
             unknown too).
         sizes: Bytes of files, by the URI or path in the inputs: what `size()` answers.
