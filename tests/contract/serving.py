@@ -16,11 +16,12 @@ from flowsched.api.server import build_api
 from flowsched.workflow.views import EventView
 from tests.cluster.fake import FakeProcesses
 from tests.service.processes import process
+from tests.soak import worlds
 
 #: An event stream that has been silent for so long ends: a tool waits for the end of every answer.
 SILENCE_S = 0.05
 #: Examples per operation and phase.
-EXAMPLES, SEED = "3", "1"
+EXAMPLES, SEED = str(worlds(3, 50)), "1"
 ROOT = Path(__file__).parents[2]
 
 

@@ -641,7 +641,7 @@ class ExecutorContract:
         """The time of all its steps counts; the one that ran says how it was ended. (A step may take a second to begin.)"""
         self._needs_container_tasks()
         cluster, ear, _ = await world.open()
-        await cluster.launch([contained("a", "sleep 60", timeout_ms=6_000)])
+        await cluster.launch([contained("a", "sleep 60", timeout_ms=12_000)])
         end = await ear.ended("a")
         assert end.container is not None
         assert (end.exit_code, end.reason) == (143, "Timeout")

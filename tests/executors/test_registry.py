@@ -41,7 +41,7 @@ async def opened(name: str, **options: Any) -> object:
 
 def test_both_of_our_own_are_known_to_a_checkout_without_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
     """They load, from the table of names."""
-    monkeypatch.setattr(registry, "offers", lambda group: {})
+    monkeypatch.setattr(registry, "entries", lambda group: {})
     found = registry.executors()
     assert list(found) == ["kubernetes", "local"]
     assert all(callable(each.load()) for each in found.values())

@@ -166,11 +166,12 @@ async def shown(
         async with turns:
             world = corner(f"p{number}-")
             try:
-                await getattr(contract(), name)(world)
+                try:
+                    await getattr(contract(), name)(world)
+                finally:
+                    await world.drop()
             except (Exception, pytest.skip.Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - the test of it raises it
                 return error
-            finally:
-                await world.drop()
             return None
 
     ends = await asyncio.gather(*(show(number, name) for number, name in enumerate(names)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduling_cases import GIB, bag, frozen, gang, shape
@@ -23,6 +24,7 @@ from tests.soak import worlds
 NOW = 1_000_000
 OURS = PROFILES["flowsched"]
 NEVER_TAKES = replace(OURS, preempt=False, reclaim=False)
+pytestmark = pytest.mark.soak
 MANY = settings(max_examples=worlds(120, 2000), deadline=None)
 
 

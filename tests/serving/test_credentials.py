@@ -38,9 +38,10 @@ def shown(pid: int) -> bytes:
 def test_no_life_shows_its_secrets_and_each_has_them(tmp_path: Path) -> None:
     """Neither the supervisor nor a service, in environment or command line; the token and the database stay the same."""
     database = f"sqlite:///{tmp_path}/p4ssword@host.db"
+    options = {"token": True, "env": SECRETS | {"AWS_REGION": "eu-1"}, "python": ("-m", "flowsched")}
     with served(
-        tmp_path / "root", "--db", database, token=True, env=SECRETS | {"AWS_REGION": "eu-1"}
-    ) as service:
+        tmp_path / "root", "--db", database, **options
+    ) as service:  # a fork shows what it was forked from
         pid = 0
         for _ in range(2):
             pid = service.ready(other_than=pid)

@@ -20,16 +20,20 @@ from tests.kubernetes.hollow.controlplane import ControlPlane
 from tests.kubernetes.hollow.nodes import HollowNodes
 from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.talk import Talk
+from tests.soak import SOAK
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.soak]
 PLUGINS = "scheduling.x-k8s.io/v1alpha1"
 
 #: Where the service dies, and what it works on then. tests/crash kills it at all points that a local cluster has, too.
-OWN = (
+OWN = [
     "commit.after=kill@1", "launch.before=kill@1", "kube.created=kill@2", "kube.created=kill@5", "kube.bound=kill@2",
     "release.before=kill@1",
-)  # fmt: skip
-FOREIGN = ("bind.before=kill@1", "bind.after=kill@1", "kube.bound=kill@2")
+]  # fmt: skip
+FOREIGN = ["bind.before=kill@1", "bind.after=kill@1", "kube.bound=kill@2"]
+if SOAK:
+    OWN += ["commit.before=kill@1", "commit.after=kill@2", "launch.after=kill@1", "kube.bound=kill@4"]
+    FOREIGN += ["commit.before=kill@1"]
 
 
 class Case:

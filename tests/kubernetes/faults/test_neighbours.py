@@ -141,7 +141,7 @@ async def test_fault_36_tasks_and_a_gang_beside_a_backlog_of_the_stock_scheduler
     refused for 12 tasks that ended, and the gang began after the backlog's end.
     """
     world = neighbours
-    world.fates[""] = Fate(runtime_s=2.0)
+    world.fates[""] = Fate(runtime_s=4.0)
     for number in range(400):
         await make(world, f"stock-{number}", "1", schedulerName="default-scheduler")
     async with world.serving() as running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,4 +85,13 @@ def test_an_operator_installs_backs_up_upgrades_restores_and_removes(
             "workflows/hello-image.json": str(hello(tmp_path)),
         },
     )
-    reader.follow(TUTORIALS / "operator.md", timeout_s=500)
+    try:
+        reader.follow(TUTORIALS / "operator.md", timeout_s=500)
+    except BaseException:  # the tests after it install the release
+        subprocess.run(
+            [helm, "uninstall", "flowsched", "--ignore-not-found"],
+            env=reader.environment,
+            check=False,
+            timeout=120,
+        )
+        raise

@@ -33,7 +33,7 @@ from tests.soak import SOAK
 TASKS = 6
 WITHIN_S = 240.0
 #: What a deletion gives the pods of tasks, in place of their own 30 s, and how long tasks run that outlast it.
-GRACE_S, OUTLASTS_S = 5, 15
+GRACE_S, OUTLASTS_S = 5, 25
 _NUMBERS = itertools.count()
 LONG = pytest.mark.skipif(not SOAK, reason="takes minutes: make kube-faults")
 SAY = """
@@ -45,7 +45,7 @@ class Load:
     """One workflow of equal tasks that a fault hits; `gang` = they start together."""
 
     def __init__(
-        self, installed: Installation, tasks: int = TASKS, seconds: int = 8, *, gang: bool = False
+        self, installed: Installation, tasks: int = TASKS, seconds: int = 12, *, gang: bool = False
     ) -> None:
         self.installed = installed
         self.name = f"load-{next(_NUMBERS)}"
@@ -106,6 +106,7 @@ async def survives(installed: Installation, fault: Callable[[], None], **load: i
     async with installed.client() as client:
         run = await work.submitted(client)
         await work.running()
+        assert not work.count("ended"), "the fault finds no task that has ended already"
         fault()
         await work.succeeded(run)
     return work
@@ -274,7 +275,7 @@ async def test_the_network_between_leader_and_api_server_is_cut(installed: Insta
         done = node.run("iptables", action, *rule)
         assert done.returncode == 0, done.stderr
 
-    running, later = Load(installed), Load(installed, tasks=2, seconds=1, gang=True)
+    running, later = Load(installed, seconds=30), Load(installed, tasks=2, seconds=1, gang=True)
     async with installed.client() as client:
         run = await running.submitted(client)
         await running.running()
