@@ -371,13 +371,9 @@ class Service:
             if run is not None:
                 codes = added(as_totals(stage.returned) for stage in run.stages if stage.returned)
                 found[row.id] = dict(run.totals()), codes
-            elif row.sums is not None:
-                found[row.id] = dict(row.sums.counts), added(row.sums.totals)
         rest = [row for row in rows if row.id not in found]
-        if not rest:
-            return found
-        counts, totals = await self._reads.counts(rest), await self._reads.returned(rest)
-        return found | {row.id: (counts[row.id], added(totals.get(row.id, ()))) for row in rest}
+        sums = await self._reads.sums(rest)
+        return found | {name: (its.counts, added(its.totals)) for name, its in sums.items()}
 
     async def document(self, workflow: str) -> bytes:
         """The document as it was submitted; a run has none."""

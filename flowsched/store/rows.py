@@ -16,8 +16,8 @@ T = TypeVar("T")
 class Sums(NamedTuple):
     """Over the stages of a workflow."""
 
-    counts: Mapping[str, int]  #: tasks by state
-    totals: Sequence[Mapping[str, int]]  #: of stages with a task that succeeded with another exit code than 0
+    counts: dict[str, int]  #: tasks by state
+    totals: list[Mapping[str, int]]  #: of stages with a task that succeeded with another exit code than 0
 
 
 class WorkflowRow(NamedTuple):
@@ -42,7 +42,6 @@ class WorkflowRow(NamedTuple):
     tasks: int
     spec_bytes: int
     run: str  #: the run of another engine that it is a call of; ""
-    sums: Sums | None = None  #: of one that has ended, where the query has them
 
 
 class StageRow(NamedTuple):

@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -20,9 +20,9 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     Select,
-    Text,
     and_,
     bindparam,
+    case,
     cast,
     func,
     or_,
@@ -57,7 +57,7 @@ _w, _s, _t, _a = tables.workflows.c, tables.stages.c, tables.tasks.c, tables.att
 #: Of a stage: a task of it has succeeded with another exit code than 0 (`workflow.returned`).
 RETURNED: Final = _s.totals.like('%"returned\\_%', escape="\\")
 _o, _e, _c = tables.outputs.c, tables.events.c, tables.commands.c
-WORKFLOW_COLUMNS: Final = tuple(_w[name] for name in WorkflowRow._fields if name != "sums")
+WORKFLOW_COLUMNS: Final = tuple(_w[name] for name in WorkflowRow._fields)
 STAGE_COLUMNS: Final = (_s.workflow_id, *(_s[name] for name in StageRow._fields[1:]))
 ATTEMPT_COLUMNS: Final = tuple(
     _a["workflow_id" if name == "workflow" else name] for name in AttemptRow._fields
@@ -72,13 +72,14 @@ PAGE: Final[ColumnElement[int]] = bindparam("limit", type_=Integer)
 _ACCEPTED: Final = (
     select(_w.id, _w.seq).where(_w.seq > bindparam("seq")).order_by(_w.seq).limit(MOST_PER_PAGE)
 )
+_ONE: Final = select(*WORKFLOW_COLUMNS).where(_w.id == bindparam("id"))
 _EXISTING: Final = select(_w.id).where(_w.id.in_(IDS))
 _SOME: Final = select(*WORKFLOW_COLUMNS).where(_w.id.in_(IDS))
-_RETURNED_OF: Final = select(_s.workflow_id, _s.totals).where(_s.workflow_id.in_(IDS), RETURNED)
-_COUNTS_OF: Final = (
-    select(_s.workflow_id, _s.counts, func.count().label("stages"))
+_RETURNED: Final = case((RETURNED, _s.totals))
+_SUMS_OF: Final = (
+    select(_s.workflow_id, _s.counts, _RETURNED.label("totals"), func.count().label("stages"))
     .where(_s.workflow_id.in_(IDS))
-    .group_by(_s.workflow_id, _s.counts)
+    .group_by(_s.workflow_id, _s.counts, _RETURNED)
 )
 _COMMANDS: Final = (
     select(_c.id, _c.workflow_id, _c.kind, _c.body, _c.at_ms).where(~_c.done).order_by(_c.id).limit(PAGE)
@@ -109,7 +110,7 @@ class Workflows:
         Raises:
             NotFound: There is none, or it is another tenant's (the error does not reveal which).
         """
-        rows = await self._database.rows(_one(self._database.kind), {"id": workflow_id})
+        rows = await self._database.rows(_ONE, {"id": workflow_id})
         if not rows or tenant not in (None, (row := workflow_row(rows[0])).tenant):
             raise NotFound(f"there is no workflow with the id {workflow_id}")
         return row
@@ -158,25 +159,19 @@ class Workflows:
         rows = await self._database.rows(query.order_by(_s.stage).limit(limit))
         return [stage_row(row) for row in rows]
 
-    async def returned(self, workflows: Sequence[WorkflowRow]) -> dict[str, Sequence[Mapping[str, int]]]:
-        """The totals of those of their stages that have succeeded with another exit code than 0, by id; most have none."""
-        found: dict[str, Sequence[Mapping[str, int]]] = {}
-        for ids in _batches(workflows):
-            for row in await self._database.rows(_RETURNED_OF, {"ids": ids}):
-                found[row.workflow_id] = (*found.get(row.workflow_id, ()), decode(row.totals))
-        return found
+    async def sums(self, workflows: Sequence[WorkflowRow]) -> dict[str, Sums]:
+        """The sums over their stages, by id: one query for every 5,000 stages.
 
-    async def counts(self, workflows: Sequence[WorkflowRow]) -> dict[str, dict[str, int]]:
-        """How many tasks of each workflow are in which state, by id: one query for every 5,000 stages.
-
-        Of ten thousand stages nearly all read the same: the database counts them.
+        Of ten thousand stages nearly all read the same: the database says how many.
         """
-        found: dict[str, dict[str, int]] = {each.id: {} for each in workflows}
+        found = {each.id: Sums({}, []) for each in workflows}
         for ids in _batches(workflows):
-            for row in await self._database.rows(_COUNTS_OF, {"ids": ids}):
-                total = found[row.workflow_id]
+            for row in await self._database.rows(_SUMS_OF, {"ids": ids}):
+                total, totals = found[row.workflow_id]
                 for state, number in decode(row.counts).items():
                     total[state] = total.get(state, 0) + number * row.stages
+                if row.totals is not None:
+                    totals.extend([decode(row.totals)] * row.stages)
         return found
 
     async def tasks(
@@ -366,10 +361,6 @@ class Workflows:
         return dict(tuple(row) for row in rows)
 
 
-#: Of a workflow that has ended with up to so many stages, its row comes with the sums over them: some 20 us.
-SUMMED_STAGES: Final = 50
-
-
 #: The fields of `Which` of which an empty text asks for nothing.
 _BEGINNINGS: Final = ("ref", "search")
 
@@ -422,7 +413,7 @@ def search_of(table: Any, kind: str) -> ColumnElement[bool]:
 
 @lru_cache(maxsize=256)  # made once: making a statement costs more than running it
 def listing(kind: str, shape: Shape) -> Select[Any]:
-    """The statement of lists of one shape, of `WORKFLOW_COLUMNS` and the sums."""
+    """The statement of lists of one shape, of `WORKFLOW_COLUMNS`."""
     filters = {
         "states": _w.state.in_(bindparam("states", expanding=True)),
         "name": _w.name == bindparam("name"),
@@ -439,7 +430,7 @@ def listing(kind: str, shape: Shape) -> Select[Any]:
     }
     conditions: list[Any] = [filters[name] for name in sorted(shape.filters)]
     conditions += [_has_label(kind, key, value) for key, value in shape.labels]
-    query = select(*WORKFLOW_COLUMNS, *_sums(kind)).where(and_(True, *conditions))
+    query = select(*WORKFLOW_COLUMNS).where(and_(True, *conditions))
     return query.order_by(_w.seq.desc()).limit(PAGE)
 
 
@@ -452,20 +443,6 @@ def _events(filters: frozenset[str]) -> Select[Any]:
     if "run" in filters:
         query = query.where(_e.workflow_id.in_(select(_w.id).where(_w.run == bindparam("run"), _w.run != "")))
     return query.order_by(_e.id).limit(PAGE)
-
-
-@lru_cache
-def _one(kind: str) -> Select[Any]:
-    return select(*WORKFLOW_COLUMNS, *_sums(kind)).where(_w.id == bindparam("id"))
-
-
-def _sums(kind: str) -> tuple[ColumnElement[Any], ColumnElement[Any]]:
-    """The counts of a workflow's stages, and their totals of exit codes, as lines; NULL where they are left out."""
-    lines = func.group_concat if kind == "sqlite" else func.string_agg
-    its = _w.id == _s.workflow_id, _w.stages <= SUMMED_STAGES, text(f"NOT workflows.{tables.LIVE}")
-    counts = select(lines(_s.counts, "\n", type_=Text)).where(*its).correlate(tables.workflows)
-    totals = select(lines(_s.totals, "\n", type_=Text)).where(*its, RETURNED).correlate(tables.workflows)
-    return counts.scalar_subquery().label("sum_counts"), totals.scalar_subquery().label("sum_totals")
 
 
 def _has_label(kind: str, key: str, value: str) -> ColumnElement[bool]:
@@ -490,20 +467,9 @@ def _batches(rows: Sequence[WorkflowRow]) -> Iterator[list[str]]:
 
 
 def workflow_row(row: Sequence[Any]) -> WorkflowRow:
-    """Give a row of `WORKFLOW_COLUMNS` its names; the sums may follow."""
-    plain = row[: len(WORKFLOW_COLUMNS)]
-    sums = None if len(row) == len(plain) or row[-2] is None else _summed(row[-2], row[-1])
-    labels = {} if plain[5] == "{}" else decode(plain[5])
-    return WorkflowRow._make((*plain[:5], labels, *plain[6:], sums))
-
-
-def _summed(counts: str, totals: str | None) -> Sums:
-    """The sums, of lines."""
-    total: dict[str, int] = {}
-    for line in counts.split("\n"):
-        for state, number in decode(line).items():
-            total[state] = total.get(state, 0) + number
-    return Sums(total, [decode(line) for line in (totals or "").split("\n") if line])
+    """Give a row of `WORKFLOW_COLUMNS` its names."""
+    labels = {} if row[5] == "{}" else decode(row[5])
+    return WorkflowRow._make((*row[:5], labels, *row[6:]))
 
 
 def stage_row(row: Sequence[Any]) -> StageRow:
