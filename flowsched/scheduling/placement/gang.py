@@ -81,8 +81,6 @@ Packing = Literal["binpack", "spread"]
 NEVER: Final = 1 << 60
 #: The packing tie-breaker is the remaining share in per mille, taken as ms.
 PER_MILLE: Final = 1000
-#: Up to so many nodes, sorting all of them is faster than finding the cheapest first.
-_FEW_CANDIDATES: Final = 64
 
 
 class CostTable(msgspec.Struct, frozen=True, eq=False):
@@ -156,8 +154,6 @@ def place_role(
         packing: The tie-breaker.
         limit: Pods of the role one node may get (1 = one per node).
     """
-    if count == 1 and limit > 0:
-        return place_one(room, allocatable, table, packing)
     copies = copies_of(room, table, min(count, limit))
     some = copies.nonzero()[0]
     if not len(some):
@@ -165,22 +161,6 @@ def place_role(
     dearness = costs_of(room, allocatable, table, packing, some)
     cheap = nearest(dearness, count)
     return fill(room, allocatable, table, packing, some[cheap], dearness[cheap], copies[some[cheap]], count)
-
-
-def place_one(
-    room: Sequence[Ints], allocatable: Sequence[Ints], table: CostTable, packing: Packing
-) -> NodeChoice:
-    """Choose the node of one pod, as `place_role` does."""
-    near = fits(room, table).nonzero()[0]
-    base = _base(table)
-    if base is not None and len(near):
-        costs = base[near]
-        near = near[costs <= costs.item(costs.argmin()) + PER_MILLE]  # no more than that is packing
-    if not len(near):
-        return NodeChoice(near, near)
-    costs = costs_of(room, allocatable, table, packing, near)
-    best = int(costs.argmin())
-    return NodeChoice(near[best : best + 1], costs[best : best + 1])
 
 
 def costs_of(
@@ -228,13 +208,6 @@ def costs_of(
     return costs
 
 
-def _base(table: CostTable) -> Ints | None:
-    """(N,) ms the first pod of the group on a node pays beside packing; None = nothing. Not to be modified."""
-    if table.first is None or table.each is None:
-        return table.each if table.first is None else table.first
-    return table.first + table.each
-
-
 def fits(
     room: Sequence[Ints], table: CostTable, nodes: NDArray[np.intp] | slice = slice(None)
 ) -> NDArray[np.bool_]:
@@ -251,9 +224,9 @@ def fits(
 
 def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
     """Which of the nodes may get one of G pods, by position: those of which fewer than G have a cheaper first copy (ties: a
-    lower index). All, where there are few: then nothing is gained by leaving some out.
+    lower index).
     """
-    if len(dearness) <= max(count, _FEW_CANDIDATES):
+    if len(dearness) <= count:
         return slice(None)
     edge = np.partition(dearness, count - 1)[count - 1]
     cheaper = (dearness < edge).nonzero()[0]
@@ -288,9 +261,6 @@ def fill(
         filled = np.repeat(order[:last], copies[:last])[:count]
         return NodeChoice(some[filled], dearness[filled])
     most = int(copies.max())
-    if most == 1:
-        order = np.argsort(dearness, kind="stable")[:count]
-        return NodeChoice(some[order], dearness[order])
     copy = np.arange(1, most + 1)
     costs = costs_of(room, allocatable, table, packing, some[:, None], copy)
     costs[copy > copies[:, None]] = NEVER

@@ -27,7 +27,7 @@ from flowsched.scheduling.placement.gang import (
     fill,
     fits,
     nearest,
-    place_one,
+    place_role,
 )
 
 #: So many shapes are remembered: each takes 8 bytes a node.
@@ -63,7 +63,7 @@ class ScoreCache:
             whole = [room.allocatable(axis) for axis in axes]
             if table.count == 1 and (key not in self._masks or len(self._scores) >= _MOST_SHAPES):
                 self._masks[key] = table.allowed
-                return place_one(rows, whole, table, packing)
+                return place_role(rows, whole, table, 1, packing, NEVER)
             if len(self._scores) >= _MOST_SHAPES:
                 self._scores.pop(next(iter(self._scores)))
             scores = self._scores[key] = _ShapeScores(room, rows, whole, table, packing)
