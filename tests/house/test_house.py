@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -207,6 +209,30 @@ def test_every_module_says_what_it_is() -> None:
     for name, tree in modules():
         if tree.body:
             assert ast.get_docstring(tree), name
+
+
+#: A sentence that begins so has a clause in place of its actor.
+NO_ACTOR = re.compile(
+    r"(?:^|[.:;!?]\s+|\n\s*)((?:Nobody|Somebody|Who(?:ever)?|What(?:ever)?|Whichever|Those (?:who|that)|nobody|somebody|whoever)\b"
+    r"[^.?!]{0,60})"
+)
+
+
+def sentences_without_actor(text: str) -> list[str]:
+    """Their beginnings, in the docstrings and comments of a program."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    prose = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    prose += [token.string.lstrip("#: ") for token in tokens if token.type == tokenize.COMMENT]
+    return [found for each in prose for found in NO_ACTOR.findall(each)]
+
+
+def test_a_sentence_names_its_actor() -> None:
+    """The task, the scheduler, the client: CONTRIBUTING.md."""
+    text = '"""What waits. Work: nobody runs it."""\nx = 1  # Who asks\n"""What is no docstring."""\n'
+    assert len(sentences_without_actor(text)) == 3
+    found = {str(p): sentences_without_actor(p.read_text(encoding="utf-8")) for p in CODE.rglob("*.py")}
+    assert {name: texts for name, texts in found.items() if texts} == {}
 
 
 def test_only_moves_assigns_a_task_state() -> None:
