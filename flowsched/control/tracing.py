@@ -113,6 +113,7 @@ class Tracing:
         self._ids = ids
         self._tracer = provider.get_tracer("flowsched", VERSION)
         self._waiting: list[TaskWrite | WorkflowWrite] = []
+        self._making = 0  #: rows of which the thread makes spans
         self._news = asyncio.Event()
         self._known: dict[str, _Known] = {}
         self._finishing = False
@@ -124,7 +125,7 @@ class Tracing:
             row for row in step.delta.tasks if TaskState(row.state) in TERMINAL
         ]
         ended += [row for row in step.delta.workflows if RunState(row.state).terminal]
-        room = _BACKLOG - len(self._waiting)
+        room = max(0, _BACKLOG - len(self._waiting) - self._making)
         self._waiting += ended[:room]
         self.dropped += len(ended[room:])
         if self._waiting:
@@ -137,9 +138,11 @@ class Tracing:
             await self._news.wait()
             self._news.clear()
             waiting, self._waiting = self._waiting, []
+            self._making = len(waiting)
             known = {name: await self._lookup(name) for name in {row.workflow for row in waiting}}
             lost = await asyncio.to_thread(self._make, waiting, known)
             self.dropped += lost  # `stepped` may have added to it meanwhile
+            self._making = 0
             if self.dropped > logged:
                 log.warning("spans were dropped", now=self.dropped - logged, since_start=self.dropped)
                 logged = self.dropped
