@@ -463,7 +463,7 @@ class Database:
         self._lock = lock
         self._log = RetainedLog(Path(str(url.database))) if lock is not None else None
         self._opened: tuple[int, int] | None = None  #: device and inode of a SQLite file
-        self._reading: asyncio.Task[OSError | None] | None = (
+        self._reading: asyncio.Future[OSError | None] | None = (
             None  #: the latest check of a file that SQLite calls damaged
         )
         self._settled = False
@@ -807,7 +807,7 @@ class Database:
         if self.kind != "sqlite" or not is_corrupt(error):
             return None
         if self._reading is None or self._reading.done():  # one for all statements that fail meanwhile
-            self._reading = asyncio.create_task(asyncio.to_thread(self._read_whole))
+            self._reading = asyncio.get_running_loop().run_in_executor(None, self._read_whole)
         return await asyncio.shield(self._reading)
 
     def _read_whole(self) -> OSError | None:
