@@ -69,7 +69,7 @@ from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.store.writer import GroupWriter
 from flowsched.values import replace
 from flowsched.workflow.returned import added, as_totals
-from flowsched.workflow.run.advance import CANCELLED, SPOILED
+from flowsched.workflow.run.outcomes import CANCELLED, SPOILED
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import TERMINAL, ReportedState, RunState, TaskState
 from flowsched.workflow.spec import WorkflowSpec, filled

@@ -33,8 +33,8 @@ from flowsched.workflow.formats.tes import answers
 from flowsched.workflow.formats.tes.document import STAGE, TaskWorkflow, in_their_words, workflow_of
 from flowsched.workflow.formats.tes.runs import CROMWELL, call_of, files_of
 from flowsched.workflow.formats.tes.task import InvalidTask, Task, encode_task, read_task, without_content
+from flowsched.workflow.run.moves import STARTED
 from flowsched.workflow.run.states import RunState, TaskState
-from flowsched.workflow.run.transitions import STARTED
 from flowsched.workflow.spec import Call
 
 #: Runs remembered, and files of each: beyond that, edges are not found, and nothing else happens.

@@ -29,8 +29,8 @@ from flowsched.store.rows import AttemptRow, AttemptUseRow, StageRow, StoredEven
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.resources import format_duration, parse_duration
 from flowsched.workflow.returned import added
-from flowsched.workflow.run.advance import SPOILED
 from flowsched.workflow.run.elastic import Indices, joining, spare
+from flowsched.workflow.run.outcomes import SPOILED
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import (
     TASKS_IN,

@@ -32,8 +32,8 @@ from flowsched.scheduling.state.snapshot import PODS
 from flowsched.values import replace
 from flowsched.workflow.estimates import DECLARED, ENOUGH, RUNTIME
 from flowsched.workflow.resources import format_bytes, format_duration
-from flowsched.workflow.run.advance import EVICTED
 from flowsched.workflow.run.elastic import PLACED, spare, stays_out
+from flowsched.workflow.run.outcomes import EVICTED
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 

@@ -30,9 +30,9 @@ from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.returned import in_totals
+from flowsched.workflow.run.moves import BOUND, STARTED
 from flowsched.workflow.run.run import TOTALS, Output, StageRun, WorkflowRun
 from flowsched.workflow.run.states import HOLDING, RunState, TaskState
-from flowsched.workflow.run.transitions import BOUND, STARTED
 from flowsched.workflow.spec import On, WorkflowSpec, gets_whole_cores, qos_class
 
 _S = TaskState

@@ -40,10 +40,10 @@ from flowsched.executor.quotas import QuotaChanged
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
-from flowsched.workflow.run.advance import OUT_OF_MEMORY
+from flowsched.workflow.run.moves import BOUND, STARTED, AttemptResources, Ended
+from flowsched.workflow.run.outcomes import OUT_OF_MEMORY
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
-from flowsched.workflow.run.transitions import BOUND, STARTED, AttemptResources, Ended
 
 _ENCODER: Final = msgspec.json.Encoder()
 #: Kubelets report whole seconds: their durations are up to so much too long.

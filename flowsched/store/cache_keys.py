@@ -12,7 +12,7 @@ from flowsched.engine.delta import CacheKeyWrite
 from flowsched.store import tables
 from flowsched.store.bulk import insert, tidy
 from flowsched.store.database import IDS, Database
-from flowsched.workflow.run.advance import SPOILED
+from flowsched.workflow.run.outcomes import SPOILED
 from flowsched.workflow.run.states import TaskState
 
 _k, _t, _o, _s = tables.cache_keys.c, tables.tasks.c, tables.outputs.c, tables.stages.c

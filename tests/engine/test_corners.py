@@ -15,7 +15,7 @@ from flowsched.executor.protocol import NodeChanged, PodEnded, PodStarted, Repli
 from flowsched.statement import Statement
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.run.advance import Advance
-from flowsched.workflow.run.transitions import Ended
+from flowsched.workflow.run.moves import Ended
 from tests.engine.scene import Scene, node
 
 A = {"name": "a", "command": ["x"]}

@@ -69,7 +69,7 @@ def test_every_event_of_the_table_is_raised() -> None:
         if name != "workflow/run/lifecycle.py"
         for call in ast.walk(tree)
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-        if call.func.attr in {"_move", "_move_one"}  # `may` only asks
+        if call.func.attr in {"move", "move_one"}  # `may` only asks
         for node in ast.walk(call.args[-1])
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "_E"
     }
@@ -251,7 +251,7 @@ def test_only_moves_assigns_a_task_state() -> None:
             ):
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.Attribute) and first.attr == "task_state":
-                    assert name == "workflow/run/transitions.py", f"{name}:{node.lineno}"
+                    assert name == "workflow/run/moves.py", f"{name}:{node.lineno}"
 
 
 def test_no_module_imports_itself_through_others() -> None:

@@ -137,7 +137,7 @@ def test_every_kind_of_event_is_explained() -> None:
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "_event"
+                and node.func.attr == "event"
             ):
                 kind = ast.literal_eval(node.args[0])
                 found.setdefault(kind, set()).update(str(each.arg) for each in node.keywords)

@@ -43,8 +43,8 @@ from flowsched.log_lines import get_logger
 from flowsched.store.cache_keys import CacheKeys, Same
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
+from flowsched.workflow.run.moves import READY, STARTED
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.run.transitions import READY, STARTED
 
 log = get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""The one transition table of a task. `transitions` assigns the states that it gives.
+"""The one transition table of a task. `moves` assigns the states that it gives.
 
 A stage's states are an array; an event happens to many tasks at once. A row of `TRANSITIONS` has the effect of an event in
 each state; a pair that is absent is illegal. Three habits of clusters are legal and written out: a watch repeats itself (a
