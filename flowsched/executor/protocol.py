@@ -168,11 +168,15 @@ class StepEnd(msgspec.Struct, frozen=True):
 
 
 class DeliveredFile(msgspec.Struct, frozen=True):
-    """A file that was taken out of a container: where it was there, and where it is now."""
+    """A file that was taken out of a container: where it was there, and where it is now.
+
+    `version` is that of an object as its store has named it: the ETag, and the version id if there is one; "" of files.
+    """
 
     path: str
     uri: str
     size_bytes: int
+    version: str = ""
 
 
 class UsedImage(msgspec.Struct, frozen=True):

@@ -16,10 +16,11 @@ import pytest
 
 from flowsched.cluster.local.runner import trees
 from flowsched.cluster.local.runner.bounds import Bounds
-from flowsched.cluster.local.runner.deliver import Delivery, Stores, count
+from flowsched.cluster.local.runner.deliver import Delivery, count
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.places import Places, plan
 from flowsched.cluster.local.runner.room import Progress
+from flowsched.cluster.local.runner.uploads import Stores
 
 
 def left(folder: Path, files: int) -> Places:
@@ -35,6 +36,10 @@ def left(folder: Path, files: int) -> Places:
 
 def output(path: str, target: Path, **more: Any) -> dict[str, Any]:
     return {"path": path, "uri": str(target), "local": str(target), "prefix": None, **more}
+
+
+def unsent(_: int, uri: str) -> str:
+    raise AssertionError(uri)
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -78,9 +83,7 @@ def test_many_files_of_one_folder_are_synced_together(
         "files": [output(f"{inner}/f{number}", target / f"f{number}") for number in range(1_000)],
     }[way]
     disk = Disk(monkeypatch)
-    with Delivery(
-        places, Stores(None), {str(each["local"]): str(each["local"]) for each in outputs}
-    ) as delivery:
+    with Delivery(places, unsent, {str(each["local"]): str(each["local"]) for each in outputs}) as delivery:
         for each in outputs:
             delivery.deliver(each)
         delivery.flush()
@@ -113,7 +116,7 @@ def test_a_delivery_that_is_killed_leaves_whole_files_and_is_done_again(tmp_path
 
         os.rename = deadly
         try:
-            with Delivery(places, Stores(None), {}) as delivery:
+            with Delivery(places, unsent, {}) as delivery:
                 delivery.deliver(wanted)
                 delivery.flush()
         finally:
@@ -123,7 +126,7 @@ def test_a_delivery_that_is_killed_leaves_whole_files_and_is_done_again(tmp_path
     new = {f"f{number}": f"{number}" for number in range(600)}
     assert sum(text != "an older file" for text in found.values()) == moment - 1
     assert all(text in (new[name], "an older file") for name, text in found.items())
-    with Delivery(places, Stores(None), {}) as delivery:
+    with Delivery(places, unsent, {}) as delivery:
         delivery.deliver(wanted)
         delivery.flush()
         assert len(delivery.files) == 600
@@ -134,7 +137,7 @@ def test_what_cannot_have_its_name_leaves_the_others_theirs(tmp_path: Path) -> N
     """A folder has the name of the third file: the error names it, the first two are told, and nothing else is left."""
     places, target = left(tmp_path, 4), tmp_path / "out"
     (target / "f2").mkdir(parents=True)
-    with Delivery(places, Stores(None), {}) as delivery:
+    with Delivery(places, unsent, {}) as delivery:
         delivery.deliver(output(f"{places.room}/d", target))
         with pytest.raises(IsADirectoryError) as caught:
             delivery.flush()
@@ -154,7 +157,7 @@ def test_a_file_that_cannot_be_synced_gets_no_name(tmp_path: Path, monkeypatch: 
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", broken)
-    with Delivery(places, Stores(None), {}) as delivery, pytest.raises(OSError, match="broken"):
+    with Delivery(places, unsent, {}) as delivery, pytest.raises(OSError, match="broken"):
         delivery.deliver(output(f"{places.room}/d", target))
     assert os.listdir(tmp_path) == ["room"]
     assert delivery.files == []
@@ -181,7 +184,7 @@ def test_a_file_that_found_no_room_is_delivered_when_there_is_some(
     monkeypatch.setattr(
         os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EXDEV, "another disk"))
     )
-    with Delivery(places, Stores(None), {}) as delivery:
+    with Delivery(places, unsent, {}) as delivery:
         with pytest.raises(OSError, match="full"):
             delivery.deliver(wanted)
         delivery.deliver(wanted)
@@ -194,7 +197,7 @@ def test_a_target_in_another_one_goes_where_the_deeper_one_was(tmp_path: Path) -
     """Targets are found by their folders: a link that was there before the task began leads what lies below it."""
     places = left(tmp_path, 1)
     targets = {"/results": "/disk1", "/results/deep": "/disk2/there"}
-    with Delivery(places, Stores(None), targets) as delivery:
+    with Delivery(places, unsent, targets) as delivery:
         assert delivery.target("/results/a/b") == "/disk1/a/b"
         assert delivery.target("/results/deep") == "/disk2/there"
         assert delivery.target("/results/deep/x") == "/disk2/there/x"
@@ -241,7 +244,7 @@ def test_files_are_told_as_they_are_delivered(tmp_path: Path) -> None:
     places, told = left(tmp_path, 3), []
     outputs = [output(f"{places.room}/d", tmp_path / "out"), output(f"{places.room}/d/f0", tmp_path / "one")]
     task: Any = SimpleNamespace(waits=lambda why, reason: told.append((reason, why)))
-    with Delivery(places, Stores(None), {}, Progress(task, lambda: count(places, outputs), 0)) as delivery:
+    with Delivery(places, unsent, {}, Progress(task, lambda: count(places, outputs), 0)) as delivery:
         for each in outputs:
             delivery.deliver(each)
     assert told == [("Delivering", f"{files} of 4 files") for files in (1, 2, 3, 4)]
@@ -294,7 +297,7 @@ def test_eight_files_are_uploaded_at_a_time(tmp_path: Path, meeting: type[Meetin
         output(f"{places.room}/{name}", Path("x")) | {"uri": f"meet://lab/{name}", "local": None}
         for name in names
     ]
-    with Delivery(places, Stores(UPLOAD), {}) as delivery:
+    with Delivery(places, Stores(UPLOAD).write, {}) as delivery:
         for each in outputs:
             delivery.deliver(each)
         delivery.flush()
@@ -314,7 +317,7 @@ def test_what_a_store_refuses_is_named_and_the_others_are_told(
         | {"uri": f"meet://lab/{'refused' if n == 3 else n}", "local": None}
         for n in range(8)
     ]
-    with Delivery(places, Stores(UPLOAD), {}) as delivery:
+    with Delivery(places, Stores(UPLOAD).write, {}) as delivery:
         for each in outputs:
             delivery.deliver(each)
         with pytest.raises(Refused, match="cannot write meet://lab/refused: PermissionError"):

@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
 import pytest
 import s3fs
-from moto.server import ThreadedMotoServer
 
 from flowsched import credentials
 from flowsched.app import Settings, running
 from flowsched.cluster.local.settings import LocalSettings
 from flowsched.cluster.node.origins import NotFetched, Origins
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket `lab` with one object, reached as users reach theirs: by the AWS variables of the environment."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": url,
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="lab")
-    client.put_object(Bucket="lab", Key="runs/L001.txt", Body=b"ACGT\n" * 1000)
-    s3fs.S3FileSystem.clear_instance_cache()  # of an earlier test's server
-    yield "lab"
-    server.stop()
 
 
 def document(uri: str) -> bytes:
@@ -179,10 +155,10 @@ async def test_the_keys_reach_what_stages_and_no_task(
 
 
 async def test_a_bucket_that_does_not_take_an_output(tmp_path: Path, bucket: str) -> None:
-    """The task fails, and says which object could not be written; no credential is left on the disk."""
+    """The task fails before its work, and says what is not where, and what to do; no credential is left on the disk."""
     stage = {
         "name": "work",
-        "steps": [{"command": ["sh", "-c", "echo > /out/a"]}],
+        "steps": [{"command": ["sh", "-c", f"echo > /out/a; echo > {tmp_path}/worked"]}],
         "files": {"outputs": [{"path": "/out/a", "uri": "s3://no-such-bucket/a"}]},
     }
     async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
@@ -192,7 +168,12 @@ async def test_a_bucket_that_does_not_take_an_output(tmp_path: Path, bucket: str
         view = await up.service.workflow(ident)
     assert view.state == "FAILED"
     assert "OutputFailed" in view.reason
-    assert "s3://no-such-bucket/a" in view.reason
+    assert (
+        "cannot write s3://no-such-bucket/a: there is no bucket 'no-such-bucket' at http://127.0.0.1:"
+        in view.reason
+    )
+    assert "Create it" in view.reason
+    assert not (tmp_path / "worked").exists()
     files = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
     assert not [path for path in files if b"AWS_SECRET_ACCESS_KEY" in path.read_bytes()]
 

@@ -161,8 +161,8 @@ async def test_two_attempts_with_the_same_paths_do_not_meet(real_world: RealWorl
 def test_the_end_of_an_attempts_process_shows_before_it_is_reaped(tmp_path: Path) -> None:
     """The runner listens to it no longer then: a pipe whose other end is closed is always ready."""
     program = (
-        "import os; from runner.shim import Apart\n"
-        f"apart = Apart({{'name': 'a', 'folder': {str(tmp_path)!r}, 'container': {{}}}}, [])\n"
+        "import os, socket; from runner.shim import Apart\n"
+        f"apart = Apart({{'name': 'a', 'folder': {str(tmp_path)!r}, 'container': {{}}}}, [], socket.socket())\n"
         "before = apart.is_shut; os.waitid(os.P_PID, apart.pid, os.WEXITED | os.WNOWAIT)\n"
         "print(before, apart.records(), apart.is_shut)"
     )

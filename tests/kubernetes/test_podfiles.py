@@ -408,7 +408,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "AWS_ENDPOINT_URL": f"http://{host}:{port}",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(step_files, "_PAUSE_S", 0.0)
     client = boto3.client("s3")
     client.create_bucket(Bucket="lab")
     s3fs.S3FileSystem.clear_instance_cache()  # of an earlier test's server
@@ -417,7 +416,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_outputs_go_to_an_object_store(tmp_path: Path, bucket: Any) -> None:
-    """A file to its key, matches of a pattern below theirs."""
+    """A file to its key, matches of a pattern below theirs; each with the ETag that the store has given it."""
     outputs = (
         Delivered("/out/a.txt", "s3://lab/run/a"),
         Delivered("/out/*/*.bam", "s3://lab/bams", path_prefix="/out"),
@@ -431,8 +430,8 @@ def test_outputs_go_to_an_object_store(tmp_path: Path, bucket: Any) -> None:
     told = task.deliver()
     assert told["reason"] == ""
     assert told["delivered"] == [
-        ["/out/a.txt", "s3://lab/run/a", 3],
-        ["/out/deep/x.bam", "s3://lab/bams/deep/x.bam", 4],
+        ["/out/a.txt", "s3://lab/run/a", 3, "f97c5d29941bfb1b2fdab0874906ab82"],
+        ["/out/deep/x.bam", "s3://lab/bams/deep/x.bam", 4, "9f5b6d9a034d175868bf593885b7dc4e"],
     ]
     assert bucket.get_object(Bucket="lab", Key="bams/deep/x.bam")["Body"].read() == b"two!"
 

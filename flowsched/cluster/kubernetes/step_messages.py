@@ -27,6 +27,13 @@ class _Output(msgspec.Struct, frozen=True):
     value: str | None = None
 
 
+class _File(msgspec.Struct, frozen=True, array_like=True):
+    path: str
+    uri: str
+    size_bytes: Count
+    version: str = ""
+
+
 class Result(msgspec.Struct, frozen=True):
     """The message of stage-out. `more`: the message had no room for all of it."""
 
@@ -34,9 +41,7 @@ class Result(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
     more: bool = False
-    delivered: (
-        str | tuple[tuple[str, str, Count], ...]
-    ) = ()  #: of a container task: path, uri, bytes; packed if it is long
+    delivered: str | tuple[_File, ...] = ()  #: of a container task; packed if it is long
     stdio: tuple[tuple[str, str], ...] = ()  #: the ends of its steps' stdout and stderr files
     returned: Count | None = None  #: the return code that its client judges by, where it has written one
     undelivered: Count = 0  #: how many files found no room in the list
@@ -52,10 +57,13 @@ class Result(msgspec.Struct, frozen=True):
         listed = self.delivered
         if isinstance(listed, str):
             try:
-                listed = _read(unpacked(listed), tuple[tuple[str, str, Count], ...]) or ()
+                listed = _read(unpacked(listed), tuple[_File, ...]) or ()
             except (ValueError, zlib.error):
                 return ()
-        return tuple(DeliveredFile(shortened(path), shortened(uri), size) for path, uri, size in listed)
+        return tuple(
+            DeliveredFile(shortened(each.path), shortened(each.uri), each.size_bytes, shortened(each.version))
+            for each in listed
+        )
 
     @property
     def published(self) -> tuple[Published, ...]:

@@ -120,7 +120,10 @@ def _report(record: Mapping[str, Any]) -> ContainerReport | None:
     container = container or {"steps": (), "outputs": ()}
     return ContainerReport(
         tuple(StepEnd(**step) for step in container["steps"]),
-        tuple(DeliveredFile(file["path"], file["uri"], file["size"]) for file in container["outputs"]),
+        tuple(
+            DeliveredFile(file["path"], file["uri"], file["size"], file["version"])
+            for file in container["outputs"]
+        ),
         container.get("returned"),
         tuple(UsedImage(name, digest) for name, digest in images),
     )

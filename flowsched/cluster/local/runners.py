@@ -31,9 +31,8 @@ from typing import Any, Final
 
 from flowsched.cluster.local.journals import JournalReader, Life
 from flowsched.cluster.local.runner.journal import DONE, SEGMENT_BYTES
-from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, descendants, is_running, living, start_time
+from flowsched.cluster.local.runner.kin import KILL_LIMIT_S, SHIM, descendants, is_running, living, start_time
 from flowsched.cluster.local.runner.records import wall_ms
-from flowsched.cluster.local.runner.shim import SHIM
 from flowsched.cluster.node.strangers import leave_alone
 from flowsched.errors import ConfigurationError
 

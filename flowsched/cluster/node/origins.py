@@ -9,7 +9,7 @@ import re
 import ssl
 import stat
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -23,6 +23,7 @@ import msgspec
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.safe_paths import DEEPEST, Unsafe
+from flowsched.cluster.local.runner.uploads import EXTRAS, object_version
 from flowsched.cluster.node.cache import read_only
 from flowsched.cluster.node.space import check_room
 from flowsched.executor.protocol import Fingerprint
@@ -42,9 +43,6 @@ _STORE_BLOCK: Final = 16 << 20
 
 #: The characters of a URL that are sent as they are: all others are escaped.
 _ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))
-
-#: The command that installs a scheme which fsspec alone does not know.
-_EXTRAS: Final = {"s3": "pip install flowsched[objectstore]", "s3a": "pip install flowsched[objectstore]"}
 
 
 class NotFetched(Exception):
@@ -304,7 +302,7 @@ class Origins(msgspec.Struct, frozen=True):
                 return Body(stream, uri, int(length) if length else None, version=version_of(stream.r))
             files, path = self._store(uri, scheme)
             size, stored = files.size(path), files.open(path, "rb")
-            return Body(stored, uri, size, version=_object_version(getattr(stored, "details", None) or {}))
+            return Body(stored, uri, size, version=object_version(getattr(stored, "details", None) or {}))
 
     def open_section(self, uri: str, start: int, end: int, name: str) -> Section:
         """Open a range of a dataset that is not on this machine: of HTTP servers that give ranges and say which version they are
@@ -336,7 +334,7 @@ class Origins(msgspec.Struct, frozen=True):
         files, path = self._store(uri, scheme)
         files.invalidate_cache(files._parent(path))  # it may have been listed before it changed
         stream = files.open(path, "rb", block_size=_STORE_BLOCK, cache_type="readahead")
-        version = _object_version(getattr(stream, "details", None) or {})
+        version = object_version(getattr(stream, "details", None) or {})
         if not version or not isinstance(stream.size, int):
             stream.close()
             raise NotFetched(f"{uri} moves as a whole: its store tells no ETag", undivided=True)
@@ -389,7 +387,7 @@ class Origins(msgspec.Struct, frozen=True):
         files, path = self._store(uri, scheme)
         files.invalidate_cache(files._parent(path))
         found = files.find(path, detail=True) if uri.endswith("/") else {path: files.info(path)}
-        tags = {name: _object_version(each) for name, each in found.items()}
+        tags = {name: object_version(each) for name, each in found.items()}
         moments = [
             each["LastModified"] for each in found.values() if isinstance(each.get("LastModified"), datetime)
         ]
@@ -590,13 +588,6 @@ def version_of(answer: Any) -> str:
     return " ".join(filter(None, (tag, modified, size)))
 
 
-def _object_version(details: Mapping[str, Any]) -> str:
-    """The version of an object in a store: its version id if there is one, and its ETag."""
-    tag = str(details.get("ETag") or details.get("etag") or "").strip('"')
-    version_id = str(details.get("VersionId") or details.get("version_id") or "")
-    return f"{tag} {version_id}" if tag and version_id not in ("", "null") else tag
-
-
 def file_version(status: os.stat_result) -> str:
     """The version of a file of this machine: another one has another inode, size, or time of change.
 
@@ -692,30 +683,9 @@ def file_section(descriptor: int, start: int, name: str) -> Section:
     )
 
 
-def _unknown(scheme: str, error: Exception, act: str = "fetch") -> NotFetched:
-    hint = _EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
-    return NotFetched(f"cannot {act} {scheme}: uris: {hint} ({error})", permanent=True)
-
-
-def put(path: str, uri: str) -> None:
-    """Write a file to an object store, with the credentials of the environment. Blocks.
-
-    Raises:
-        NotFetched: It cannot be written; `permanent` if trying again is no use.
-    """
-    scheme = urlsplit(uri).scheme.lower()
-    try:
-        import fsspec
-
-        files, key = fsspec.core.url_to_fs(uri)
-        files.put_file(path, key)
-    except Exception as error:  # each of fsspec's file systems has errors of its own
-        if isinstance(error, (ImportError, ValueError)) and not _astray(error):
-            raise _unknown(scheme, error, "write") from error
-        refusal = failure(uri, error)
-        raise NotFetched(
-            str(refusal).replace("cannot fetch", "cannot write", 1), permanent=refusal.permanent
-        ) from error
+def _unknown(scheme: str, error: Exception) -> NotFetched:
+    hint = EXTRAS.get(scheme, "fsspec knows no such scheme, or its package is missing")
+    return NotFetched(f"cannot fetch {scheme}: uris: {hint} ({error})", permanent=True)
 
 
 @contextmanager

@@ -20,10 +20,11 @@ from typing import Any, Final, NamedTuple
 from flowsched.cluster.kubernetes.exit_codes import NOT_LAID
 from flowsched.cluster.kubernetes.packing import LARGEST, unpacked
 from flowsched.cluster.local.runner.bounds import Bounds
-from flowsched.cluster.local.runner.deliver import Delivery, Send, code_in, deliver_all, resolved, write_left
+from flowsched.cluster.local.runner.deliver import Delivery, code_in, deliver_all, resolved, write_left
 from flowsched.cluster.local.runner.image_places import ImagePlaces
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, open_file, write_all
+from flowsched.cluster.local.runner.uploads import Stores
 
 # ---- stage-in and stage-out ----
 
@@ -163,7 +164,8 @@ def deliver(env: Env) -> Message:
     """Take the outputs out, write the files that shall be left, and return the message about both.
 
     Returns:
-        `delivered` ([path, uri, bytes] of each file), `stdio` (the ends of the steps' files), `reason` and `message`.
+        `delivered` ([path, uri, bytes] of each file, of an object also its version), `stdio` (the ends of the steps' files),
+        `reason` and `message`.
     """
     order = _order(env)
     places = _places(order, env)
@@ -176,9 +178,12 @@ def deliver(env: Env) -> Message:
         if ending.well or output["always"]
     ]
     targets = {each["local"]: resolved(each["local"]) for each in outputs if each["local"]}
-    with Delivery(places, _to_store, targets) as delivery:
+    with Delivery(places, Stores({"options": {}}).write, targets) as delivery:
         failed = deliver_all(delivery, outputs, lambda _what, _target, act: _insist(act))
-        message["delivered"] = [[each["path"], each["uri"], each["size"]] for each in delivery.files]
+        message["delivered"] = [
+            [each["path"], each["uri"], each["size"], *filter(None, [each["version"]])]
+            for each in delivery.files
+        ]
     if failed is not None:
         path, error = failed
         reason, why = error.args if isinstance(error, Refused) else ("OutputFailed", _why(error))
@@ -287,22 +292,6 @@ def _insist(act: Callable[[], None]) -> None:
             time.sleep(_PAUSE_S)
         else:
             return
-
-
-def _to_store(uri: str) -> Send:
-    """The function that writes an object: by the file's path, since object stores tell an object's type by its name."""
-
-    def put_it(real: str) -> None:
-        from flowsched.cluster.node.origins import NotFetched, put
-
-        try:
-            put(real, uri)
-        except NotFetched as error:
-            if error.permanent:
-                raise Refused("OutputFailed", str(error)) from error
-            raise OSError(str(error)) from error
-
-    return lambda _, real: _insist(lambda: put_it(real))
 
 
 def leave(env: Env, reason: str = "") -> None:

@@ -18,6 +18,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable
+from socket import socket
 
 from . import kin
 from .bounds import Bounds
@@ -44,12 +45,13 @@ def folder_of(order: Record) -> str:
     return str(order["folder"])
 
 
-def see_through(order: Record, record: Callable[[Record], None]) -> None:
+def see_through(order: Record, record: Callable[[Record], None], mailbox: socket | None) -> None:
     """Carry out an attempt in this process, which is its own.
 
     Args:
         order: See `orders.compose`.
         record: See `Task`.
+        mailbox: See `Uploads`.
     """
     wake, _ = listen()
     has_container = order.get("container") is not None
@@ -58,7 +60,7 @@ def see_through(order: Record, record: Callable[[Record], None]) -> None:
         end = prepare(task)
         if end is None:
             admit(task)
-            end = carry_out(task, wake, Contained(task) if has_container else None)
+            end = carry_out(task, wake, Contained(task, mailbox) if has_container else None)
     except Refused as refusal:
         end = refusal_of(task, *refusal.args)
     except OSError as error:  # reported as the task's failure: a fault that stays would be tried for ever

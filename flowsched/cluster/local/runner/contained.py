@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from socket import socket
 
 from .bounds import Bounds
-from .deliver import CODE_BYTES, Delivery, Stores, code_in, count, deliver_all, leave, left_at, resolved
+from .deliver import CODE_BYTES, Delivery, code_in, count, deliver_all, leave, left_at, resolved
 from .engine import ImageStep
 from .finishing import Inode
 from .image_places import ImagePlaces
@@ -18,19 +19,25 @@ from .room import Progress, wait_for_folder, with_room
 from .safe_paths import Unsafe
 from .steps import Ending, Step, run_steps
 from .task import LAST_SIGNAL_CODE, Task, release_grace_s
+from .uploads import Uploads
 
 
 class Contained:
     """One attempt's container.
+
+    Args:
+        task: Of the attempt.
+        mailbox: See `Uploads`.
 
     Raises:
         Refused: Something that the task asked for is not there.
         OSError: Its paths cannot be laid out.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, mailbox: socket | None) -> None:
         self.task = task
         self.order: Record = task.order["container"]  # type: ignore[assignment]
+        self.uploads = Uploads(mailbox, self.order["upload"])  # type: ignore[arg-type]
         self.report: Record = {"steps": [], "outputs": []}
         self.bounds = Bounds(**task.order["bounds"], own=task.folder)  # type: ignore[arg-type]
         self.left = left_at(self.order, self.bounds)
@@ -74,6 +81,10 @@ class Contained:
             if output["local"] is not None:
                 local = str(output["local"]).rstrip("/")
                 self.targets[local] = resolved(self.bounds.check(local))
+        away = [str(output["uri"]) for output in self.entries("outputs") if output["local"] is None]
+        buckets = {"/".join(uri.split("/", 3)[:3]): uri for uri in reversed(away) if self.order["delivers"]}
+        for uri in buckets.values():
+            self.uploads.check(uri)
 
     def entries(self, key: str) -> list[Record]:
         """A part of the order."""
@@ -123,7 +134,7 @@ class Contained:
                 if not is_pattern(str(o["path"])) and self.places.canonical(str(o["path"])) in streams
             ]
         progress = Progress(self.task, lambda: count(self.places, outputs))
-        with Delivery(self.places, Stores(self.order["upload"]), self.targets, progress) as delivery:  # type: ignore[arg-type]
+        with Delivery(self.places, self.uploads.write, self.targets, progress) as delivery:
             failed = deliver_all(delivery, outputs, lambda *what: with_room(self.task, *what))
             self.report["outputs"] = delivery.files
         if failed is None:

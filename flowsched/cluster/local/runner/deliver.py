@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -46,14 +46,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-#: Writes an object with the bytes of a file, by its descriptor and its path. Called in threads.
-Send = Callable[[int, str], object]
+#: Writes an object with the bytes of an open file, and returns its version: see `Stores.write`. Called in threads.
+Send = Callable[[int, str], str]
 
 #: Files that get their names together: they wait for the disk together. Larger ones gain nothing by that, and need room twice.
 _STAGED = 256
 _STAGED_BYTES = 64 << 20
 #: Files that are uploaded at a time: each waits for the network most of the time. As many are downloaded at a time.
 _UPLOADED = 8
+#: A write that has failed, and may do better, is tried again after each of these. Twice as long would not outlast more outages.
+_PAUSES_S = (1.0, 4.0, 15.0)
 
 
 class Staging:
@@ -104,7 +106,7 @@ class Delivery:
 
     Args:
         places: Of its container.
-        send: Returns the function that writes to a uri of an object store. It raises Refused.
+        send: Writes an object.
         targets: Targets of this machine, and their real paths before the task began, links followed (see `resolved`).
         progress: Called for each file that is at its target, or only waits for the disk.
     """
@@ -112,7 +114,7 @@ class Delivery:
     def __init__(
         self,
         places: Places,
-        send: Callable[[str], Send],
+        send: Send,
         targets: dict[str, str],
         progress: Callable[[], None] = lambda: None,
     ) -> None:
@@ -123,7 +125,9 @@ class Delivery:
         self._noted: dict[tuple[str, str], Record] = {}
         self._send = send
         self._senders: ThreadPoolExecutor | None = None
-        self._sent: deque[tuple[Future[int], str, str]] = deque()  #: uploads under way: (size, path, uri)
+        self._sent: deque[tuple[Future[tuple[int, str]], str, str]] = (
+            deque()
+        )  #: uploads under way: ((size, version), path, uri)
         self._durable = Durable()  #: of what is staged
         self._staged: dict[str, Staging] = {}  #: by the folder of the targets
         self._room_left = _STAGED, _STAGED_BYTES  #: files and bytes that may still be staged
@@ -145,7 +149,10 @@ class Delivery:
 
     @property
     def files(self) -> list[Record]:
-        """Path, uri and size of each file that was delivered, in the order of the outputs."""
+        """Path, uri, size and version of each file that was delivered, in the order of the outputs.
+
+        The version is that of an object, as its store names it (`object_version`); "" where none is named, and of files.
+        """
         return [self._noted[key] for key in self._found if key in self._noted]
 
     def deliver(self, output: Record) -> None:
@@ -435,7 +442,6 @@ class Delivery:
 
     def upload(self, path: str, fd: int, uri: str) -> None:
         """Deliver one file to an object store, beside others; it is there after `flush`. Raises Refused, also for one before it."""
-        send = self._send(uri)
         self._found.setdefault((printable(path), printable(uri)))
         if self._senders is None:
             from concurrent.futures import (
@@ -445,24 +451,22 @@ class Delivery:
             self._senders = ThreadPoolExecutor(_UPLOADED)
         if len(self._sent) >= _UPLOADED:
             self.end_upload()
-        sent = self._senders.submit(_sent, os.dup(fd), self.places.real(path), send)
+        sent = self._senders.submit(_sent, os.dup(fd), uri, self._send)
         self._sent.append((sent, path, uri))
 
     def end_upload(self) -> None:
         """Wait for the oldest upload. Raises Refused."""
         sent, path, uri = self._sent.popleft()
         try:
-            size = sent.result()
-        except Refused:
-            raise
-        except Exception as error:  # noqa: BLE001 - each store has errors of its own
-            raise Refused("OutputFailed", f"cannot write {uri}: {type(error).__name__}: {error}") from None
-        self.note(self.delivered(path, uri, size))
+            size, version = sent.result()
+        except OSError as error:
+            raise Refused("OutputFailed", error.strerror or f"cannot write {uri}: {error}") from None
+        self.note(self.delivered(path, uri, size) | {"version": version})
 
     def delivered(self, path: str, uri: str, size: int) -> Record:
         """The record of a file that is at its target, or only waits for the disk."""
         self.progress()
-        record: Record = {"path": printable(path), "uri": printable(uri), "size": size}
+        record: Record = {"path": printable(path), "uri": printable(uri), "size": size, "version": ""}
         self._found.setdefault((printable(path), printable(uri)))
         return record
 
@@ -471,51 +475,17 @@ class Delivery:
         self._noted[str(record["path"]), str(record["uri"])] = record
 
 
-def _sent(fd: int, real: str, send: Send) -> int:
-    """Write an object with the bytes of a file, which is closed. Returns their number."""
+def _sent(fd: int, uri: str, send: Send) -> tuple[int, str]:
+    """Write an object with the bytes of a file, which is closed. Returns their number, and the version. Raises Refused, OSError."""
     with Opened(fd):
-        send(fd, real)
-        return os.fstat(fd).st_size
-
-
-class Stores:
-    """The object stores that this machine's service reaches.
-
-    Args:
-        upload: How, see `cluster.orders`; None if no output goes to one.
-    """
-
-    def __init__(self, upload: Record | None) -> None:
-        self._upload = upload
-        self._stores: dict[str, object] = {}
-
-    def __call__(self, uri: str) -> Send:
-        """The function that writes to a uri. Raises Refused."""
-        scheme, _, key = uri.partition("://")
-        if self._upload is None:
-            raise Refused("OutputFailed", f"nothing is known of {scheme}: in the order of this attempt")
-        os.environ.update(self._upload["env"])  # type: ignore[call-overload]
-        sys.path[:] = [*sys.path, *(p for p in self._upload["path"] if p not in sys.path)]  # type: ignore[attr-defined]
-        try:
-            import fsspec
-
-            if scheme not in self._stores:
-                self._stores[scheme] = fsspec.filesystem(scheme, **self._upload["options"].get(scheme, {}))  # type: ignore[attr-defined]
-        except (ImportError, ValueError) as error:
-            hint = (
-                "pip install flowsched[objectstore]"
-                if scheme in ("s3", "s3a")
-                else "fsspec knows no such scheme"
-            )
-            raise Refused("OutputFailed", f"cannot write {uri}: {hint} ({error})") from None
-        store = self._stores[scheme]
-        return lambda fd, _: _write_object(fd, store, key)
-
-
-def _write_object(fd: int, store: object, key: str) -> None:
-    with store.open(key, "wb") as writing:  # type: ignore[attr-defined]
-        while block := os.read(fd, 8 << 20):
-            writing.write(block)
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return os.fstat(fd).st_size, send(fd, uri)
+            except OSError:
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
+    raise AssertionError
 
 
 def deliver_all(

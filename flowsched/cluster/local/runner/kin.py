@@ -17,6 +17,8 @@ from contextlib import suppress
 #: How long to go on killing what does not die (uninterruptible sleep), before giving the rest up.
 KILL_LIMIT_S = 5.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+#: The name of the processes that a runner forks beside tasks; of at most 15 bytes.
+SHIM = "flowsched-shim"
 
 
 def _read(path: str) -> bytes:
@@ -76,6 +78,18 @@ def prctl(option: int, value: int) -> None:
     """Set an attribute of this process, where there is such a call."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def set_name(name: str) -> None:
+    """Name this process. A forked one has the command line of its runner; its name tells them apart, which no other process can
+    change.
+    """
+    try:
+        fd = os.open("/proc/self/comm", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:  # this is not Linux
+        return
+    os.write(fd, name.encode())
+    os.close(fd)
 
 
 def become_subreaper() -> None:

@@ -1,9 +1,12 @@
-"""Records of a runner: small JSON files that are there wholly or not at all, the text of a record, and the time in it."""
+"""Records of a runner: small JSON files that are there wholly or not at all, the text of a record, the time in it, and its way
+through a pipe between two processes of one interpreter.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
+import marshal
 import os
 import time
 
@@ -72,3 +75,28 @@ def now_ms(order: Record) -> int:
     """
     base_ms: int | None = order.get("clock_base_ms")  # type: ignore[assignment]
     return wall_ms() if base_ms is None else base_ms + elapsed_ms()
+
+
+#: Of the length that is before each value in a pipe.
+LENGTH_BYTES = 4
+
+
+def send(fd: int, value: object) -> None:
+    """Write a value to a pipe: its length, then marshal, which the same interpreter reads at once. Raises OSError."""
+    data = marshal.dumps(value)  # type: ignore[arg-type]
+    data = len(data).to_bytes(LENGTH_BYTES, "big") + data
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def receive(fd: int) -> Record | None:
+    """The next value of a pipe; None: there is none any more. Raises OSError."""
+    data, size = b"", LENGTH_BYTES
+    while len(data) < size:
+        block = os.read(fd, 1 << 16)
+        if not block:
+            return None
+        data += block
+        if size == LENGTH_BYTES <= len(data):
+            size += int.from_bytes(data[:LENGTH_BYTES], "big")
+    return marshal.loads(data[LENGTH_BYTES:])  # type: ignore[no-any-return]

@@ -30,12 +30,12 @@ from .attempt import admit, end_of, is_apart, listen, prepare, refusal_of, unpre
 from .journal import Journal
 from .outputs import Refused
 from .plain import Plain, end_alone
-from .records import Record, is_full
+from .records import LENGTH_BYTES, Record, is_full
 from .room import is_away
 from .shim import Apart, Shim
 from .task import StartError, complain, release_grace_s, started
+from .uploads import Uploader
 
-_LENGTH_BYTES = 4
 _BLOCK = 1 << 18
 #: Orders that one turn takes: news of running attempts wait meanwhile.
 _ORDERS = 32
@@ -71,13 +71,16 @@ class Runner:
         self._journal = Journal(f"{root}/runners/{name}")
         self._wake, self._waker = listen()
         self._poll = select.poll()
-        for fd in (0, self._wake):
+        self._uploader = Uploader()
+        for fd in (0, self._wake, self._uploader.fileno()):
             self._poll.register(fd, select.POLLIN)
         self._data = b""
         self._closed = False
         self._orders: deque[Record] = deque()
         self._open: dict[str, Plain | Apart] = {}
-        self._shims: dict[int, Shim] = {}  #: by pid: all children of this process but strays
+        self._shims: dict[
+            int, Shim
+        ] = {}  #: by pid: all children of this process but the one that uploads, and strays
         self._heard: dict[int, Shim] = {}  #: by descriptor
         self._idle: list[Shim] = []  #: shims without an attempt
         self._plain: dict[Shim, Plain] = {}  #: that it is the shim of
@@ -109,6 +112,8 @@ class Runner:
             self._read()
         if self._wake in ready:
             self._hear_signals()
+        if self._uploader.fileno() in ready and self._uploader.start(self._descriptors()):
+            self._poll.unregister(self._uploader.fileno())
         for fd in ready & self._heard.keys():
             self._hear(self._heard[fd])
         now = time.monotonic()
@@ -158,11 +163,11 @@ class Runner:
             return
         data = self._data + block
         at = 0
-        while len(data) - at >= _LENGTH_BYTES:
-            end = at + _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
+        while len(data) - at >= LENGTH_BYTES:
+            end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES], "big")
             if len(data) < end:
                 break
-            self._orders.append(marshal.loads(data[at + _LENGTH_BYTES : end]))
+            self._orders.append(marshal.loads(data[at + LENGTH_BYTES : end]))
             at = end
         self._data = data[at:]
 
@@ -178,7 +183,7 @@ class Runner:
         in_use = [cores.use(each.order) for each in self._open.values()]
         order["cores"] = cores.choose(self._cores, in_use, cores.use(order)[1])
         if is_apart(order):
-            apart = self._forked(order, lambda inherited: Apart(order, inherited))
+            apart = self._forked(order, lambda inherited: Apart(order, inherited, self._uploader.mailbox))
             if isinstance(apart, Apart):
                 self._open[apart.name] = apart
             return
@@ -214,10 +219,8 @@ class Runner:
 
     def _forked(self, order: Record, make: Callable[[list[int]], Shim]) -> Shim | None:
         """A new shim; None: there is none, which is reported."""
-        inherited = [fd for each in self._heard.values() for fd in each.descriptors]
-        inherited += [self._lock, self._root, self._wake, self._waker, *self._journal.descriptors]
         try:
-            shim = make(inherited)
+            shim = make([*self._descriptors(), self._uploader.fileno()])
         except OSError as error:  # no process: only this attempt pays for it
             complain(f"{order['name']}: no process for it: {error}")
             self._journal.add(void_of(order, "NotStarted"))
@@ -225,6 +228,11 @@ class Runner:
         self._shims[shim.pid] = self._heard[shim.reading] = shim
         self._poll.register(shim.reading, select.POLLIN)
         return shim
+
+    def _descriptors(self) -> list[int]:
+        """The descriptors that no other process must keep."""
+        heard = [fd for each in self._heard.values() for fd in each.descriptors]
+        return [*heard, self._lock, self._root, self._wake, self._waker, *self._journal.descriptors]
 
     def _start(self) -> None:
         """Start what is durable."""
@@ -260,7 +268,7 @@ class Runner:
                 self._end(plain, record)
 
     def _reap(self) -> None:
-        """Bury the shims that have ended, and strays."""
+        """Bury the shims that have ended, the process that uploads, and strays."""
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -271,6 +279,9 @@ class Runner:
             shim = self._shims.pop(pid, None)
             if shim is not None:
                 self._bury(shim)
+            elif pid == self._uploader.pid:
+                self._uploader.pid = 0
+                self._poll.register(self._uploader.fileno(), select.POLLIN)
 
     def _bury(self, shim: Shim) -> None:
         """Let go of a shim that has ended, and note its attempt if that has no end."""
@@ -290,8 +301,8 @@ class Runner:
         shim.close()
 
     def _end_strays(self) -> None:
-        """Kill the children of this process that are no shims: attempts whose shims were killed are over when none is left."""
-        strays = [pid for pid in kin.children() if pid not in self._shims]
+        """Kill the children of this process that it has not forked: attempts whose shims were killed are over when none is left."""
+        strays = [pid for pid in kin.children() if pid not in self._shims and pid != self._uploader.pid]
         for pid in kin.descendants(strays):
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

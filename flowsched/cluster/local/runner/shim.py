@@ -25,18 +25,16 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from resource import struct_rusage
+from socket import socket
 
 from . import cores, kin
 from .attempt import folder_of, leave_end, see_through
-from .records import Record
+from .records import LENGTH_BYTES, Record, receive, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-#: The name of a shim's process; of at most 15 bytes.
-SHIM = "flowsched-shim"
-_LENGTH_BYTES = 4
 _APPENDS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 #: A shim ignores these signals, which a task may send to its parent.
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -57,6 +55,7 @@ class Shim:
         inherited: Descriptors that it must not keep.
         order: The attempt that it carries out by itself; None = it starts plain tasks.
         end: The end of a plain task, by what it was given and what it would report; None = the task is lost with its runner.
+        mailbox: See `Uploads`; None where plain tasks are started.
     """
 
     def __init__(
@@ -64,6 +63,7 @@ class Shim:
         inherited: list[int],
         order: Record | None = None,
         end: Callable[[Record, Record], Record | None] = lambda *_: None,
+        mailbox: socket | None = None,
     ) -> None:
         self.reading, theirs = os.pipe()
         os.set_blocking(self.reading, False)
@@ -76,7 +76,9 @@ class Shim:
                 os.close(fd)
             raise
         if self.pid == 0:
-            _become(Parent(orders, theirs, parent, end), [*inherited, self.reading, self._writing], order)
+            _become(
+                Parent(orders, theirs, parent, end, mailbox), [*inherited, self.reading, self._writing], order
+            )
         os.close(theirs)
         os.close(orders)
         self.identity = kin.identity(self.pid)
@@ -97,11 +99,11 @@ class Shim:
         self.is_shut = not block
         self._data += block
         found: list[Record] = []
-        while len(self._data) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(self._data[:_LENGTH_BYTES], "big")
+        while len(self._data) >= LENGTH_BYTES:
+            end = LENGTH_BYTES + int.from_bytes(self._data[:LENGTH_BYTES], "big")
             if len(self._data) < end:
                 break
-            found.append(marshal.loads(self._data[_LENGTH_BYTES:end]))
+            found.append(marshal.loads(self._data[LENGTH_BYTES:end]))
             self._data = self._data[end:]
         return found
 
@@ -109,7 +111,7 @@ class Shim:
         """Let it start a plain task. It may have been stopped by another process of this user."""
         self.signal(signal.SIGCONT)
         with suppress(OSError):  # it has died, which its parent hears
-            _send(self._writing, order)
+            send(self._writing, order)
 
     def durable(self) -> None:
         """Let it go on: its record is durable."""
@@ -155,13 +157,13 @@ class Apart(Shim):
 
     Args:
         order: See `orders.compose`.
-        inherited: See `Shim`.
+        inherited, mailbox: See `Shim`.
     """
 
-    def __init__(self, order: Record, inherited: list[int]) -> None:
+    def __init__(self, order: Record, inherited: list[int], mailbox: socket) -> None:
         self.name, self.order = str(order["name"]), order
         self.folder = folder_of(order)
-        super().__init__(inherited, order)
+        super().__init__(inherited, order, mailbox=mailbox)
         self.started = self.is_over = False
 
     def records(self) -> list[Record]:
@@ -173,37 +175,7 @@ class Apart(Shim):
         return found
 
 
-def _send(fd: int, value: object) -> None:
-    data = marshal.dumps(value)  # type: ignore[arg-type]
-    data = len(data).to_bytes(_LENGTH_BYTES, "big") + data
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-def _receive(fd: int) -> Record | None:
-    """The next order; None: there is none any more."""
-    data, size = b"", _LENGTH_BYTES
-    while len(data) < size:
-        block = os.read(fd, 1 << 16)
-        if not block:
-            return None
-        data += block
-        if size == _LENGTH_BYTES <= len(data):
-            size += int.from_bytes(data[:_LENGTH_BYTES], "big")
-    return marshal.loads(data[_LENGTH_BYTES:])  # type: ignore[no-any-return]
-
-
 # ---- in the shim's process ----
-
-
-def _set_name() -> None:
-    """A shim has the command line of its runner. Its name tells them apart, which no other process can change."""
-    try:
-        fd = os.open("/proc/self/comm", os.O_WRONLY | os.O_CLOEXEC)
-    except OSError:  # this is not Linux
-        return
-    os.write(fd, SHIM.encode())
-    os.close(fd)
 
 
 def _become(parent: Parent, inherited: list[int], order: Record | None) -> NoReturn:
@@ -211,7 +183,7 @@ def _become(parent: Parent, inherited: list[int], order: Record | None) -> NoRet
     code = 1
     try:
         os.setsid()
-        _set_name()
+        kin.set_name(kin.SHIM)
         signal.set_wakeup_fd(-1)
         signal.signal(_ORPHANED, parent.orphaned)
         kin.die_with_parent(_ORPHANED)
@@ -233,7 +205,7 @@ def _become(parent: Parent, inherited: list[int], order: Record | None) -> NoRet
             os.close(errors)
             cores.bind(cores.use(order)[0])
             parent.folder = folder_of(order)
-            see_through(order, parent.hand_over)
+            see_through(order, parent.hand_over, parent.mailbox)
         code = 0
     except BaseException:  # noqa: BLE001 - written down where people look, then the process ends
         traceback.print_exc(file=sys.stderr)
@@ -249,12 +221,18 @@ class Parent:
         orders: The descriptor that orders, or the runner's answers, come from.
         reports: The descriptor that the runner reads.
         runner: Its process.
-        end: See `Shim`.
+        end, mailbox: See `Shim`.
     """
 
     def __init__(
-        self, orders: int, reports: int, runner: int, end: Callable[[Record, Record], Record | None]
+        self,
+        orders: int,
+        reports: int,
+        runner: int,
+        end: Callable[[Record, Record], Record | None],
+        mailbox: socket | None,
     ) -> None:
+        self.mailbox = mailbox
         self.orders, self._reports, self.runner = orders, reports, runner
         self._end = end
         self._cores = cores.machine()
@@ -273,7 +251,7 @@ class Parent:
         """Let the runner write a record, and wait until it is durable."""
         self._final = record if record["kind"] == "ended" else None
         try:
-            _send(self._reports, record)
+            send(self._reports, record)
             answer = os.read(self.orders, 1)
         except BrokenPipeError:
             answer = b""
@@ -283,7 +261,7 @@ class Parent:
     def serve(self) -> None:
         """See plain tasks through until the runner needs no more, or has died: its pipes show that before the signal comes."""
         try:
-            while order := _receive(self.orders):
+            while order := receive(self.orders):
                 self.see_through(order)
         except BrokenPipeError:
             order = None
@@ -305,12 +283,12 @@ class Parent:
         try:
             self._first = spawn(str(launch["program"]), order)
         except OSError as error:
-            _send(self._reports, {"kind": "failed", "errno": error.errno or 0})
+            send(self._reports, {"kind": "failed", "errno": error.errno or 0})
             return
         except ValueError:  # a zero byte in the command or the environment
-            _send(self._reports, {"kind": "failed", "errno": 0})
+            send(self._reports, {"kind": "failed", "errno": 0})
             return
-        _send(self._reports, {"kind": "running", "pid": self._first})
+        send(self._reports, {"kind": "running", "pid": self._first})
         _settle(self._first, int(launch["nice"]))  # type: ignore[call-overload]
         self._collect()
 
@@ -346,7 +324,7 @@ class Parent:
             self.end_all()
 
     def _report(self, *, is_last: bool) -> None:
-        _send(self._reports, self._end_report(is_last=is_last))
+        send(self._reports, self._end_report(is_last=is_last))
 
     def _end_report(self, *, is_last: bool) -> Record:
         return {

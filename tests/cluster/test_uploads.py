@@ -1,0 +1,229 @@
+"""The process that writes objects for all attempts of a runner: one set-up, and no task pays for its death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import boto3
+import pytest
+
+import flowsched
+from flowsched.cluster.local.runner import deliver
+from flowsched.cluster.local.runner.deliver import Delivery
+from flowsched.cluster.local.runner.outputs import Refused
+from flowsched.cluster.local.runner.uploads import Stores
+from flowsched.cluster.node.origins import Origins
+from flowsched.executor.protocol import DeliveredFile, Pod
+from flowsched.workflow.spec import Delivered
+from tests.cluster import lives
+from tests.cluster.conftest import RealWorld
+from tests.cluster.test_delivery import left, output
+from tests.executors.executor_contract import contained, eventually
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+def writes(name: str, script: str = "echo > /out/f") -> Pod:
+    """A container task with one object as its output."""
+    return contained(name, script, outputs=(Delivered("/out/f", f"s3://lab/{name}"),))
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+async def only_child(world: RealWorld) -> int:
+    """The one process that the runner has left, now that its attempts have ended."""
+    (runner,) = lives.living_runners(world.root)
+
+    async def is_alone() -> bool:
+        return len(children(runner)) == 1
+
+    await eventually(is_alone)
+    return children(runner)[0]
+
+
+async def test_one_process_writes_the_objects_of_all_attempts(real_world: RealWorld, bucket: str) -> None:
+    """It stays for the next attempt. One that was killed is replaced, and the last one ends with its runner."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([writes("a"), writes("b")])
+    ends = [await ear.ended(name) for name in ("a", "b")]
+    first = await only_child(real_world)
+    await cluster.launch([writes("c")])
+    ends.append(await ear.ended("c"))
+    assert await only_child(real_world) == first
+    os.kill(first, signal.SIGKILL)
+    await cluster.launch([writes("d")])
+    ends.append(await ear.ended("d"))
+    assert [(end.exit_code, end.message) for end in ends] == [(0, "")] * 4
+    found = boto3.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
+    assert [each["Key"] for each in found if "runs/" not in each["Key"]] == ["a", "b", "c", "d"]
+    last = await only_child(real_world)
+    assert last != first
+    (runner,) = lives.living_runners(real_world.root)
+    os.kill(runner, signal.SIGKILL)
+
+    async def is_gone() -> bool:
+        return not Path(f"/proc/{last}/cmdline").exists() or not Path(f"/proc/{last}/cmdline").read_bytes()
+
+    await eventually(is_gone)
+
+
+class Store(BaseHTTPRequestHandler):
+    """An object store that does not answer the first write, and answers each later one."""
+
+    protocol_version = "HTTP/1.1"
+    objects: dict[str, bytes]
+    came: threading.Event  #: the first write
+    killed: threading.Event  #: the process that asked for it
+
+    def do_HEAD(self) -> None:
+        self._say({})
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if not self.came.is_set():
+            self.came.set()
+            self.killed.wait(60)
+            self.close_connection = True
+            return
+        self.objects[self.path] = body
+        self._say({"ETag": '"its-tag"'})
+
+    def _say(self, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for name, value in {**headers, "Content-Length": "0"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Store]]:
+    """It on loopback, reached by the AWS variables of the environment."""
+    Store.objects, Store.came, Store.killed = {}, threading.Event(), threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+        "AWS_MAX_ATTEMPTS": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    yield Store
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_delivery_whose_process_was_killed_is_tried_again(
+    real_world: RealWorld, store: type[Store]
+) -> None:
+    """The object comes, and the end names the ETag that its store has given it."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([writes("a", "echo yes > /out/f")])
+    await asyncio.to_thread(store.came.wait, 60)
+    (runner,) = lives.living_runners(real_world.root)
+    attempt = lives.runner_of(real_world.attempt("a"))
+    (uploads,) = set(children(runner)) - {attempt}
+    os.kill(uploads, signal.SIGKILL)
+    store.killed.set()
+    end = await ear.ended("a")
+    assert (end.exit_code, end.message, store.objects) == (0, "", {"/lab/a": b"yes\n"})
+    assert end.container is not None
+    assert end.container.outputs == (DeliveredFile("/out/f", "s3://lab/a", 4, "its-tag"),)
+
+
+async def test_no_task_reaches_the_stores(real_world: RealWorld, bucket: str) -> None:
+    """A step has no socket of its runner, so it can ask for no object."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([writes("a", "ls -l /proc/self/fd > /out/f")])
+    assert (await ear.ended("a")).exit_code == 0
+    listed = boto3.client("s3").get_object(Bucket=bucket, Key="a")["Body"].read().decode()
+    assert "->" in listed
+    assert "socket:" not in listed
+
+
+def test_a_large_file_goes_in_parts(tmp_path: Path, bucket: str) -> None:
+    """20 MiB in three parts; its version is the one that its store names to readers."""
+    (tmp_path / "f").write_bytes(os.urandom(1 << 20) * 20)
+    uri = f"s3://{bucket}/large.html"
+    with open(tmp_path / "f", "rb") as file:
+        version = Stores({"options": {}}).write(file.fileno(), uri)
+    found = boto3.client("s3").get_object(Bucket=bucket, Key="large.html")
+    assert found["Body"].read() == (tmp_path / "f").read_bytes()
+    assert (found["ETag"], found["ContentType"]) == (f'"{version}"', "text/html")
+    assert version.endswith("-3")
+    assert Origins().fingerprint(uri).version == version
+
+
+def test_a_write_that_fails_for_a_while_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times; the fourth error is the output's, and a refusal is tried once."""
+    monkeypatch.setattr(deliver, "_PAUSES_S", (0.0, 0.0, 0.0))
+    places, tries = left(tmp_path, 1), []
+
+    def send(_: int, uri: str) -> str:
+        tries.append(uri)
+        if uri == "s3://lab/refused":
+            raise Refused("OutputFailed", "no")
+        if len(tries) < 4 or uri == "s3://lab/away":
+            raise OSError(5, f"cannot write {uri}")
+        return "tag"
+
+    def deliver_to(uri: str) -> list[object]:
+        tries.clear()
+        with Delivery(places, send, {}) as delivery:
+            delivery.deliver(output(f"{places.room}/d/f0", Path("x")) | {"uri": uri, "local": None})
+            delivery.flush()
+        return [each["version"] for each in delivery.files]
+
+    assert (deliver_to("s3://lab/late"), len(tries)) == (["tag"], 4)
+    for uri, why, count in (
+        ("s3://lab/away", "cannot write s3://lab/away", 4),
+        ("s3://lab/refused", "no", 1),
+    ):
+        with pytest.raises(Refused) as refused:
+            deliver_to(uri)
+        assert (refused.value.args, len(tries)) == (("OutputFailed", why), count)
+
+
+def test_the_process_ends_when_no_request_comes() -> None:
+    """Another request starts another one. A scheme that has no package is refused, in words."""
+    program = """
+import os
+from runner import uploads
+uploads._IDLE_S, uploads._TICK_S, uploads._APART_S = 0.1, 0.05, 0.0
+uploader = uploads.Uploader()
+asking = uploads.Uploads(uploader.mailbox, {"env": {}, "path": [], "options": {}})
+for _ in range(2):
+    if os.fork() == 0:
+        try:
+            asking.check("no-such-scheme://x")
+        except uploads.Refused as refused:
+            print(refused.args[1].partition(" (")[0], flush=True)
+        os._exit(0)
+    uploads.select.select([uploader], [], [])
+    assert uploader.start([])
+    for _ in range(2):
+        os.wait()
+"""
+    folder = Path(flowsched.__file__).parent / "cluster/local"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    why = "cannot write no-such-scheme://x: fsspec knows no such scheme, or its package is missing\n"
+    assert (done.stdout, done.stderr) == (2 * why, "")
