@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,6 +23,7 @@ from flowsched import listening, supervisor
 from flowsched.background import BackgroundTasks
 from flowsched.clock import ServiceClock, elapsed_s
 from flowsched.cluster.kubernetes.settings import KubernetesSettings
+from flowsched.cluster.local.runner.uploads import EXTRAS
 from flowsched.cluster.local.settings import LocalSettings
 from flowsched.cluster.node.space import Space
 from flowsched.errors import ConfigurationError, FlowschedError, LeadershipLost, NotFound, no_such
@@ -441,8 +443,20 @@ def _live_limits(limits: LimitSettings) -> LiveLimits:
 
 
 def _refusal(settings: Settings) -> Callable[[str, bool], str]:
+    """Why a task may not read or write a path, or a URL of a scheme (`s3://`); "" if it may."""
     bounds = settings.local.bounds(str(settings.root.absolute()))
-    return lambda path, whole: bounds.refusal(path, whole=whole)
+
+    def refusal(path: str, whole: bool) -> str:
+        scheme, is_url, _ = path.partition("://")
+        if not is_url:
+            return bounds.refusal(path, whole=whole)
+        return (
+            ""
+            if find_spec("s3fs")
+            else f"the service has no client for {scheme}:// URLs; install it: {EXTRAS[scheme]}"
+        )
+
+    return refusal
 
 
 def holder_of(settings: Settings) -> str:

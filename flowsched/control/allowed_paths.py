@@ -1,4 +1,4 @@
-"""Refuses a document at its submission if it names paths that no task may read or write.
+"""Refuses a document at its submission if it names paths that no task may read or write, or stores that the service cannot reach.
 
 The service knows some paths only later, and then the task fails: paths with `{item}` or `{index}`, paths through links that a task
 makes, and files behind mounts. The module knows which fields of a document are paths of this machine; `refusal` knows the rules.
@@ -15,23 +15,26 @@ from flowsched.errors import InvalidRequest
 from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.spec import WorkflowSpec
 
-#: Why a path may not be an input or output, in words; "" if it may. The second argument: whether the task also copies all below it.
+#: Why a path, or the scheme of a store (`s3://`), may not be an input or output, in words; "" if it may. The second argument:
+#: whether the task also copies all below it.
 Refusal = Callable[[str, bool], str]
 #: `check` looks at so many paths of one document: some 0.1 ms each. The runner checks the others when it reads or writes them.
 MOST_PATHS: Final = 10_000
+#: The schemes of object stores.
+STORES: Final = ("s3", "s3a")
 #: One answer names so many refused paths.
 _NAMED: Final = 5
 
 
 async def check(spec: WorkflowSpec, refusal: Refusal | None) -> None:
-    """Refuse a document with paths that the service refuses.
+    """Refuse a document with paths or stores that the service refuses.
 
     Args:
         spec: The document.
         refusal: The service's rules; None = it has none (Kubernetes).
 
     Raises:
-        InvalidRequest: The document names such paths. The message says which, where, and how to allow them.
+        InvalidRequest: The document names such ones. The message says which, where, and how to allow them.
     """
     if refusal is None:
         return
@@ -54,7 +57,9 @@ async def check(spec: WorkflowSpec, refusal: Refusal | None) -> None:
 
 
 def paths_of(spec: WorkflowSpec) -> Iterator[tuple[str, bool, str]]:
-    """(path, whether all below it is meant, where it stands) of each path of this machine that a document names."""
+    """(path or scheme, whether all below it is meant, where it stands) of each path of this machine and each URL of a store
+    that a document names.
+    """
     for stage in spec.stages:
         for declared in stage.inputs:
             path = None if declared.uri is None else _local(declared.uri)
@@ -77,7 +82,12 @@ def paths_of(spec: WorkflowSpec) -> Iterator[tuple[str, bool, str]]:
 
 
 def _local(uri: str) -> str | None:
-    """The path of this machine that a uri names; None if it names none, or one that is known only once it is expanded."""
+    """The path of this machine that a uri names, or the scheme of an object store; None if it names neither, or a path that is
+    known only once it is expanded.
+    """
+    scheme, is_url, _ = uri.partition("://")
+    if is_url and scheme in STORES:
+        return f"{scheme}://"
     return None if _is_template(uri) else file_path(uri, os.path.lexists)
 
 

@@ -238,6 +238,11 @@ class TesService:
         self._heard: OrderedDict[str, None] = OrderedDict()
         self._edges = Edges(reads, refresh=replicated)
 
+    def storage(self) -> list[str]:
+        """Where inputs and outputs may lie, as the description of the service lists it."""
+        is_reached = self._refusal is None or not self._refusal("s3://", False)
+        return ["file:///", *["s3://"] * is_reached]
+
     # ------------------------------------------------------------------------------------------ create
 
     async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:

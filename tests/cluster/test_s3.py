@@ -13,6 +13,7 @@ from flowsched import credentials
 from flowsched.app import Settings, running
 from flowsched.cluster.local.settings import LocalSettings
 from flowsched.cluster.node.origins import NotFetched, Origins
+from flowsched.errors import InvalidRequest
 
 
 def document(uri: str) -> bytes:
@@ -195,3 +196,27 @@ def test_a_range_of_an_object_comes_with_its_version(bucket: str) -> None:
     with pytest.raises(NotFetched) as missing:
         Origins().open_section(f"s3://{bucket}/none", 0, 10, "none")
     assert missing.value.permanent
+
+
+async def test_without_a_client_a_task_is_refused_at_its_submission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A TES task and a document with an S3 URL are a 400 with the install line, and no storage of TES has `s3://`."""
+    task = {"executors": [{"image": "a", "command": ["true"]}]}
+    output = {"path": "/out/a", "url": "s3://lab/{index}"}
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        assert up.service.tes.storage() == ["file:///", "s3://"]
+        monkeypatch.setattr("flowsched.app.find_spec", lambda _: None)
+        assert up.service.tes.storage() == ["file:///"]
+        with pytest.raises(InvalidRequest) as refused:
+            await up.service.tes.create(json.dumps({**task, "outputs": [output]}).encode())
+        assert refused.value.status == 400
+        assert str(refused.value) == (
+            "the output /out/a of stage 'task': the service has no client for s3:// URLs; "
+            "install it: pip install flowsched[objectstore]"
+        )
+        with pytest.raises(
+            InvalidRequest, match="input 'reads' of stage 'count': the service has no client for s3://"
+        ):
+            await up.service.submit(document("s3://lab/a"))
+        assert await up.service.tes.create(json.dumps(task).encode())

@@ -164,7 +164,7 @@ class TesServiceInfo(msgspec.Struct, kw_only=True):
     organization: TesOrganization = msgspec.field(default_factory=TesOrganization)
     description: str = "GA4GH TES 1.1 over flowsched"
     version: str = VERSION
-    storage: list[str] = msgspec.field(default_factory=lambda: ["file:///", "s3://"])
+    storage: list[str]
     tesResources_backend_parameters: list[str] = msgspec.field(
         default_factory=lambda: list(PARAMETERS.values())
     )
@@ -175,7 +175,7 @@ class TesOldServiceInfo(msgspec.Struct, kw_only=True):
 
     name: str = "flowsched"
     doc: str = "GA4GH TES 1.1 over flowsched"
-    storage: list[str] = msgspec.field(default_factory=lambda: ["file:///", "s3://"])
+    storage: list[str]
 
 
 async def create_tes_task(call: Call[TesQuery]) -> TesCreated:
@@ -227,11 +227,11 @@ async def cancel_tes_task(call: Call[TesQuery]) -> TesNothing:
     return TesNothing()
 
 
-async def get_tes_service_info(_call: Call[TesQuery]) -> TesServiceInfo:
+async def get_tes_service_info(call: Call[TesQuery]) -> TesServiceInfo:
     """The description of this server."""
-    return TesServiceInfo()
+    return TesServiceInfo(storage=call.service.tes.storage())
 
 
-async def get_old_tes_service_info(_call: Call[TesQuery]) -> TesOldServiceInfo:
+async def get_old_tes_service_info(call: Call[TesQuery]) -> TesOldServiceInfo:
     """The description of this server, in the words of TES 0.x."""
-    return TesOldServiceInfo()
+    return TesOldServiceInfo(storage=call.service.tes.storage())
