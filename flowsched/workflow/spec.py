@@ -253,7 +253,7 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """A file or folder copied from a path of the container to `uri` after the last step has succeeded. A missing one is no error.
+    """A file or folder copied from a path of the container to `uri` when the steps have ended. A missing one is no error.
 
     `path` may hold wildcards (*, ?, [...]): then `uri` is a folder, and each match goes to `uri` + its path without `path_prefix`.
     """

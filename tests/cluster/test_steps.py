@@ -188,7 +188,7 @@ async def test_a_step_that_may_fail(real_world: RealWorld) -> None:
 
 
 async def test_a_step_that_fails(real_world: RealWorld, tmp_path: Path) -> None:
-    """Its code is the attempt's; what it said is delivered, its results are not."""
+    """Its code is the attempt's; what it said is delivered, and what it has made."""
     steps = (
         sh(
             "echo partial > /out/result; echo said; echo why >&2; exit 9",
@@ -203,9 +203,23 @@ async def test_a_step_that_fails(real_world: RealWorld, tmp_path: Path) -> None:
     assert end.container is not None
     (step,) = end.container.steps
     assert (step.exit_code, step.stdout, step.stderr) == (9, "said\n", "why\n")
-    assert [file.path for file in end.container.outputs] == ["/out/said", "/out/why"]
-    assert ((tmp_path / "said").read_text(), (tmp_path / "why").read_text()) == ("said\n", "why\n")
-    assert not (tmp_path / "result").exists()
+    assert [file.path for file in end.container.outputs] == ["/out/result", "/out/said", "/out/why"]
+    found = {name: (tmp_path / name).read_text() for name in ("result", "said", "why")}
+    assert found == {"result": "partial\n", "said": "said\n", "why": "why\n"}
+
+
+async def test_an_output_of_a_failed_task_that_cannot_come_back_is_a_warning(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """The failure of its own stays the reason, and the outputs after that one come."""
+    (tmp_path / "file").touch()
+    outputs = tuple(Delivered(f"/out/{to[-1]}", f"{tmp_path}/{to}") for to in ("a", "file/b", "c"))
+    end = await run(real_world, contained("a", "echo | tee /out/a /out/b /out/c; exit 3", outputs=outputs))
+    assert (end.exit_code, end.reason) == (3, "")
+    assert end.message.startswith("not all outputs came back: cannot deliver: ")
+    assert f"{tmp_path}/file" in end.message
+    assert end.container is not None
+    assert [file.path for file in end.container.outputs] == ["/out/a", "/out/c"]
 
 
 async def test_a_program_that_is_not_there(real_world: RealWorld) -> None:

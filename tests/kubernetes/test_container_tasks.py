@@ -104,7 +104,7 @@ async def test_three_steps_of_which_one_fails_and_is_ignored(world: KubeWorld) -
 
 
 async def test_a_failed_step_ends_the_attempt(world: KubeWorld) -> None:
-    """Its exit code is the attempt's, the next step never runs, and only what the steps said is taken out."""
+    """Its exit code is the attempt's, the next step never runs, and what is there is taken out."""
     end = await outcome(
         world,
         task(
@@ -117,8 +117,11 @@ async def test_a_failed_step_ends_the_attempt(world: KubeWorld) -> None:
     assert (end.exit_code, end.reason, end.message) == (7, "", "step 1 of 2 ended with exit code 7")
     assert end.container is not None
     assert [each.exit_code for each in end.container.steps] == [7]
-    assert end.container.outputs == (DeliveredFile("/out/why", f"{LAB}/why", 4),)
-    assert sorted(path.name for path in lab(world).iterdir()) == ["rc", "why"]
+    assert end.container.outputs == (
+        DeliveredFile("/out/made", f"{LAB}/made", 5),
+        DeliveredFile("/out/why", f"{LAB}/why", 4),
+    )
+    assert sorted(path.name for path in lab(world).iterdir()) == ["made", "rc", "why"]
     assert (lab(world) / "rc").read_text() == "79\n"
 
 

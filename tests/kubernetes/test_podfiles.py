@@ -326,19 +326,34 @@ def test_a_timeout_is_an_end_of_its_own(tmp_path: Path) -> None:
     assert os.listdir(task.shared) == ["rc"]
 
 
-@pytest.mark.parametrize(("first", "delivered"), [(0, ["/out/x"]), (1, [])])
+@pytest.mark.parametrize(("first", "delivered"), [(0, []), (1, ["/out/x"])])
 def test_a_later_step_that_never_began_is_no_success(
     tmp_path: Path, first: int, delivered: list[str]
 ) -> None:
-    """Neither where the first has failed, nor where the pod went away between the two."""
+    """Nothing is delivered where the pod went away between the two; where the first has failed, what is there."""
     container = Container((RUN, RUN), outputs=(Delivered("/out/x", str(tmp_path / "shared/x")),))
     task = Task(tmp_path, container)
     task.begin()
     (task.inputs / "d/0/x").write_text("x")
     task.ended(first)
-    assert task.deliver()["delivered"] == []
-    task.ended(first, 0)
     assert [each[0] for each in task.deliver()["delivered"]] == delivered
+    task.ended(first, 0)
+    assert [each[0] for each in task.deliver()["delivered"]] == ["/out/x"]
+
+
+def test_an_output_of_a_failed_task_that_cannot_come_back_is_a_warning(tmp_path: Path) -> None:
+    """The message has no reason, since the task has one; the output after that one comes."""
+    shared = tmp_path / "shared"
+    outputs = (Delivered("/out/x", str(shared / "file/x")), Delivered("/out/y", str(shared / "y")))
+    task = Task(tmp_path, Container((RUN,), outputs=outputs))
+    task.begin()
+    (shared / "file").touch()
+    for name in ("x", "y"):
+        (task.inputs / "d/0" / name).write_text(name)
+    task.ended(1)
+    told = task.deliver()
+    assert ([each[0] for each in told["delivered"]], told["reason"]) == (["/out/y"], "")
+    assert told["message"].startswith("not all outputs came back: output /out/x: ")
 
 
 # --- what is told --------------------------------------------------------------------------------------------

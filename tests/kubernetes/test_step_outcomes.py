@@ -62,6 +62,25 @@ def test_what_the_task_returned_to_its_client_is_in_the_report() -> None:
     assert (end.exit_code, end.container.returned) == (0, 3)
 
 
+def test_an_output_of_a_failed_step_that_did_not_come_back_is_a_warning() -> None:
+    """Beside the step's own failure; an object has the version that its store has given it."""
+    warning = "not all outputs came back: output /out/y: no"
+    out = {"delivered": [["/out/x", "s3://lab/x", 7, "its-tag"]], "message": warning}
+    seen = three(
+        "Failed", ended("stage-in", 0), ended("stage-out", 0, message=out), ended("step-0", 4), waits("step-1"),
+        waits("task"),
+    )  # fmt: skip
+    end = final(seen)
+    assert isinstance(end, PodEnded)
+    assert (end.exit_code, end.reason, end.message) == (
+        4,
+        "",
+        f"step 1 of 3 ended with exit code 4; {warning}",
+    )
+    assert end.container is not None
+    assert end.container.outputs == (DeliveredFile("/out/x", "s3://lab/x", 7, "its-tag"),)
+
+
 def test_it_starts_with_its_first_step() -> None:
     """Not with the container that is called task, which is its last."""
     seen = three(

@@ -89,7 +89,7 @@ PLACED: Final = Table(
     rules={"oneOf": [{"required": ["uri"]}, {"required": ["content"]}]},
 )
 DELIVERED: Final = Table(
-    "A file or folder that is delivered when the last step has ended well.",
+    "A file or folder that is delivered when the steps have ended.",
     {
         "path": Key(_PATH, "Where the steps leave it; may hold wildcards", required=_PATH_TEXT),
         "uri": Key(_URI, "Where it goes: `/path`, `file:///path` or `s3://bucket/key`", required="a uri"),
@@ -124,7 +124,8 @@ FILES: Final = Table(
         ),
         "outputs": Key(
             keys.list_of(DELIVERED, "files"),
-            "Taken out when the last step has ended well; in place before the task has succeeded. A missing file is no error. "
+            "Taken out when the steps have ended; in place before the task has succeeded. Of a task that has failed, "
+            "what is there is taken out too; one that cannot be is a warning beside the failure. A missing file is no error. "
             "A `path` with wildcards (`*`, `?`, `[…]` within a name, `**` across folders, `{a,b}`) takes all that fit, each "
             "to `uri` + its path without `path_prefix`",
         ),

@@ -203,7 +203,7 @@ def _delivered(container: Container) -> tuple[Delivered, ...]:
 
 
 def watched(container: Container, layout: Layout) -> bool:
-    """Whether stage-out has to know how the steps ended: to leave out what a failed task has made, or to write what is left."""
+    """Whether stage-out has to know how the steps ended: to leave out what an interrupted one made, or to write what is left."""
     stdio = {tidy(path) for step in container.steps for path in stdio_of(step)}
     return bool(container.leave) or any(
         tidy(output.path) not in stdio and not in_place(output, layout) for output in _delivered(container)

@@ -210,6 +210,9 @@ class _ObservedPod:
         task = self.last
         unmeasured = self.started_ms is not None and self.ran_ms is None
         at_ms = (_moment(task.finished_at) if task and not unmeasured else None) or self.now_ms
+        result = _result_of(self.pod)
+        if code and result is not None and not result.reason:  # a warning of stage-out beside the failure
+            message = "; ".join(filter(None, (message, result.message)))
         why, words = shortened(reason), shortened(message)
         report = self._report()
         return PodEnded(

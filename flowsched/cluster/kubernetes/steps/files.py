@@ -175,11 +175,13 @@ def deliver(env: Env) -> Message:
     outputs = [
         {**output, "local": output["uri"] if output["uri"].startswith("/") else None}
         for output in order["outputs"]
-        if ending.well or output["always"]
+        if not ending.interrupted or output["always"]
     ]
     targets = {each["local"]: resolved(each["local"]) for each in outputs if each["local"]}
-    with Delivery(places, Stores({"options": {}}).write, targets) as delivery:
-        failed = deliver_all(delivery, outputs, lambda _what, _target, act: _insist(act))
+    with Delivery(places, Stores({"options": {}}).write, targets, whole=ending.well) as delivery:
+        failed = deliver_all(
+            delivery, outputs, lambda _what, _target, act: _insist(act, _TRIES if ending.well else 1)
+        )
         message["delivered"] = [
             [each["path"], each["uri"], each["size"], *filter(None, [each["version"]])]
             for each in delivery.files
@@ -187,7 +189,10 @@ def deliver(env: Env) -> Message:
     if failed is not None:
         path, error = failed
         reason, why = error.args if isinstance(error, Refused) else ("OutputFailed", _why(error))
-        message |= {"reason": reason, "message": f"output {path}: {why}"}
+        if ending.well:
+            message |= {"reason": reason, "message": f"output {path}: {why}"}
+        else:  # the failure of its own stays the reason
+            message["message"] = f"not all outputs came back: output {path}: {why}"
     if not ending.interrupted:
         leave(env, "OOMKilled" if ending.killed else "")
     if order.get("return_code") and ending.well:
@@ -281,9 +286,9 @@ def _is_late(order: Json, notes: str) -> bool:
     return lasted_s >= timeout_s - min(_SLACK_S, timeout_s / 2)
 
 
-def _insist(act: Callable[[], None]) -> None:
+def _insist(act: Callable[[], None], tries: int) -> None:
     """Do something, again if it fails. Raises OSError."""
-    for left in range(_TRIES - 1, -1, -1):
+    for left in range(tries - 1, -1, -1):
         try:
             act()
         except OSError:

@@ -15,10 +15,10 @@ from .outputs import Refused
 from .patterns import is_pattern
 from .places import Places, plan
 from .records import Record, is_full
-from .room import Progress, wait_for_folder, with_room
+from .room import WAIT_S, Progress, wait_for_folder, with_room
 from .safe_paths import Unsafe
 from .steps import Ending, Step, run_steps
-from .task import LAST_SIGNAL_CODE, Task, release_grace_s
+from .task import LAST_SIGNAL_CODE, RELEASED, Task, release_grace_s
 from .uploads import Uploads
 
 
@@ -94,12 +94,12 @@ class Contained:
         """Run it to its end: (exit code, reason, message). Its outputs are in place when this returns."""
         ending = run_steps(self.task, wake, self.step)
         wait_for_folder(self.task)
+        if 128 < ending.code <= LAST_SIGNAL_CODE and not ending.reason and not ending.message:
+            ending.message = f"killed by signal {ending.code - 128}"
         self.report["returned"] = self.returned(ending)
         self.deliver(ending)
         if ending.reason != "Released":
             leave(self.places, self.left, ending.reason)
-        if 128 < ending.code <= LAST_SIGNAL_CODE and not ending.reason and not ending.message:
-            ending.message = f"killed by signal {ending.code - 128}"
         if ending.undead:
             ending.message += f"; these processes do not die: {ending.undead}"
         self.report["steps"] = ending.steps
@@ -117,11 +117,14 @@ class Contained:
             return None
 
     def deliver(self, ending: Ending) -> None:
-        """Take out the outputs that the task left; after a failure only its steps' standard streams."""
+        """Take out the outputs that the task left: of a failed one what is there, of one that was asked to leave only
+        its steps' standard streams.
+        """
         outputs: list[Record] = self.order["outputs"]  # type: ignore[assignment]
         if not self.order["delivers"]:
             return
-        if not ending.well:
+        well = ending.well
+        if ending.reason == RELEASED:
             streams = {
                 self.places.canonical(str(s[key]))
                 for s in self.steps()
@@ -134,8 +137,11 @@ class Contained:
                 if not is_pattern(str(o["path"])) and self.places.canonical(str(o["path"])) in streams
             ]
         progress = Progress(self.task, lambda: count(self.places, outputs))
-        with Delivery(self.places, self.uploads.write, self.targets, progress) as delivery:
-            failed = deliver_all(delivery, outputs, lambda *what: with_room(self.task, *what))
+        with Delivery(self.places, self.uploads.write, self.targets, progress, whole=well) as delivery:
+            wait_s = WAIT_S if well else 0.0
+            failed = deliver_all(
+                delivery, outputs, lambda what, to, act: with_room(self.task, what, to, act, wait_s)
+            )
             self.report["outputs"] = delivery.files
         if failed is None:
             return
@@ -148,9 +154,15 @@ class Contained:
             self.failed(ending, "OutputFailed", f"cannot deliver: {error}")
 
     def failed(self, ending: Ending, reason: str, message: str) -> None:
-        """Outputs that cannot be delivered are a failure, unless there is one already."""
+        """Outputs that cannot be delivered are a failure. Of a task that has failed by itself they are a warning
+        beside its reason.
+        """
         if ending.well:
             ending.reason, ending.message = reason, message
+        elif message:
+            ending.message = "; ".join(
+                filter(None, (ending.message, f"not all outputs came back: {message}"))
+            )
 
     def steps(self) -> list[Record]:
         """As they were ordered."""

@@ -109,6 +109,8 @@ class Delivery:
         send: Writes an object.
         targets: Targets of this machine, and their real paths before the task began, links followed (see `resolved`).
         progress: Called for each file that is at its target, or only waits for the disk.
+        whole: The first output that cannot be delivered ends the delivery. Otherwise the others are still delivered, and
+            nothing waits for a store that is away.
     """
 
     def __init__(
@@ -117,8 +119,12 @@ class Delivery:
         send: Send,
         targets: dict[str, str],
         progress: Callable[[], None] = lambda: None,
+        *,
+        whole: bool = True,
     ) -> None:
         self.places = places
+        self.whole = whole
+        self._refused: Refused | None = None  #: of the first upload that failed
         self.progress = progress
         self.targets = targets
         self._found: dict[tuple[str, str], None] = {}  #: (path, uri) of files, in the order of the outputs
@@ -189,6 +195,9 @@ class Delivery:
         self._staged, self._room_left = {}, (_STAGED, _STAGED_BYTES)
         while self._sent:
             self.end_upload()
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            raise refused
 
     def bring_out(self, output: Record) -> None:
         """Deliver one output, and remember its files."""
@@ -451,17 +460,23 @@ class Delivery:
             self._senders = ThreadPoolExecutor(_UPLOADED)
         if len(self._sent) >= _UPLOADED:
             self.end_upload()
-        sent = self._senders.submit(_sent, os.dup(fd), uri, self._send)
+        if self._refused is not None and self.whole:
+            raise self._refused
+        sent = self._senders.submit(_sent, os.dup(fd), uri, self._send, _PAUSES_S if self.whole else ())
         self._sent.append((sent, path, uri))
 
     def end_upload(self) -> None:
-        """Wait for the oldest upload. Raises Refused."""
+        """Wait for the oldest upload, and remember the first that failed."""
         sent, path, uri = self._sent.popleft()
         try:
             size, version = sent.result()
+        except Refused as refused:
+            self._refused = self._refused or refused
         except OSError as error:
-            raise Refused("OutputFailed", error.strerror or f"cannot write {uri}: {error}") from None
-        self.note(self.delivered(path, uri, size) | {"version": version})
+            why = error.strerror or f"cannot write {uri}: {error}"
+            self._refused = self._refused or Refused("OutputFailed", why)
+        else:
+            self.note(self.delivered(path, uri, size) | {"version": version})
 
     def delivered(self, path: str, uri: str, size: int) -> Record:
         """The record of a file that is at its target, or only waits for the disk."""
@@ -475,10 +490,10 @@ class Delivery:
         self._noted[str(record["path"]), str(record["uri"])] = record
 
 
-def _sent(fd: int, uri: str, send: Send) -> tuple[int, str]:
+def _sent(fd: int, uri: str, send: Send, pauses_s: Iterable[float]) -> tuple[int, str]:
     """Write an object with the bytes of a file, which is closed. Returns their number, and the version. Raises Refused, OSError."""
     with Opened(fd):
-        for pause_s in (*_PAUSES_S, None):
+        for pause_s in (*pauses_s, None):
             try:
                 return os.fstat(fd).st_size, send(fd, uri)
             except OSError:
@@ -503,12 +518,14 @@ def deliver_all(
     """
     failed: tuple[str, OSError | Refused] | None = None
     path = ""
-    try:
-        for output in outputs:
-            path = str(output["path"])
+    for output in outputs:
+        path = str(output["path"])
+        try:
             insist(f"output {path}", target_of(output), lambda output=output: delivery.deliver(output))  # type: ignore[misc]
-    except (Refused, OSError) as error:
-        failed = path, error
+        except (Refused, OSError) as error:
+            failed = failed or (path, error)
+            if delivery.whole:
+                break
     try:
         if outputs:
             insist("outputs", target_of(outputs[-1]), delivery.flush)
