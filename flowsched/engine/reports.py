@@ -40,8 +40,9 @@ from flowsched.executor.quotas import QuotaChanged
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
+from flowsched.workflow.run.advance import RELEASED
 from flowsched.workflow.run.moves import BOUND, STARTED, AttemptResources, Ended
-from flowsched.workflow.run.outcomes import OUT_OF_MEMORY
+from flowsched.workflow.run.outcomes import EVICTED, OUT_OF_MEMORY
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 
@@ -184,7 +185,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         source = f"the document states none, so it has that of queue {run.spec.queue} (default_timeout_ms of its profile)"
         event = structs.replace(event, message=f"{event.message}; {source}" if event.message else source)
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
-    _note_end(recorder, event, ran.started_ms, event.exit_code, event.usage, event.message, event.container)
+    words = event.message or _taken_away(stage, ref.task, event.reason)
+    _note_end(recorder, event, ran.started_ms, event.exit_code, event.usage, words, event.container)
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
     leaving = (
@@ -235,7 +237,7 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     if event.reason == NOT_LAUNCHED and ran.started_ms is not None:
         event = replace(event, reason="PodDeleted", started=True)
     node = recorder.state.cluster.snapshot.names[int(stage.node[ref.task])]
-    _note_end(recorder, event, ran.started_ms, None, Usage())
+    _note_end(recorder, event, ran.started_ms, None, Usage(), _taken_away(stage, ref.task, event.reason))
     room = _room_of(recorder, event.name)
     recorder.advance(run).gone(
         stage,
@@ -260,6 +262,13 @@ def _moved(report: ContainerReport | None, by_ms: int) -> ContainerReport | None
         for step in report.steps
     )
     return structs.replace(report, steps=tuple(steps))
+
+
+def _taken_away(stage: StageRun, task: int, reason: str) -> str:
+    """Why flowsched took the pod of a task away: "Preempted", "Reclaimed" or "Drained"; "" if it did not, or cancelled the task."""
+    why = stage.reasons.get(task, "")
+    is_released = reason == RELEASED and stage.goal[task] in (TaskState.QUEUED, TaskState.FAILED)
+    return why if is_released and why in EVICTED else ""
 
 
 def _note_end(

@@ -83,6 +83,9 @@ def test_history_says_who_took_the_room_and_why() -> None:
     assert len(told) == 3
     rows = {row.index: row.reason for row in scene.last.delta.tasks if row.workflow == "low"}
     assert rows == {1: "Preempted", 2: "Preempted", 3: "Preempted"}
+    released(scene, "fs-low-many-3-0")
+    (end,) = scene.last.delta.ends
+    assert (end.reason, end.message) == ("Released", "Preempted")
 
 
 def test_who_waits_for_its_victims_says_so() -> None:

@@ -17,6 +17,7 @@ from flowsched.workflow.formats.tes.answers import (
     task_logs,
     with_notes,
 )
+from flowsched.workflow.run.lifecycle import TRANSITIONS
 from flowsched.workflow.run.states import RunState, TaskState
 
 
@@ -32,6 +33,7 @@ class Attempt:
     reason: str = ""
     message: str = ""
     report: str = ""
+    usage: str = ""
 
 
 def report(*codes: int, outputs: tuple[dict[str, Any], ...] = ()) -> str:
@@ -47,7 +49,7 @@ def report(*codes: int, outputs: tuple[dict[str, Any], ...] = ()) -> str:
         (None, None, False, "QUEUED"),
         (TaskState.PENDING, None, False, "QUEUED"),
         (TaskState.QUEUED, None, False, "QUEUED"),
-        (TaskState.STAGING, None, False, "INITIALIZING"),
+        (TaskState.STAGING, None, False, "QUEUED"),
         (TaskState.ALLOCATED, None, False, "INITIALIZING"),
         (TaskState.BINDING, None, False, "INITIALIZING"),
         (TaskState.RUNNING, None, True, "RUNNING"),
@@ -125,19 +127,66 @@ def test_each_attempt_that_began_has_a_log_the_first_first() -> None:
     }  # fmt: skip
 
 
+LIVE = (
+    TaskState.PENDING,
+    TaskState.QUEUED,
+    TaskState.STAGING,
+    TaskState.ALLOCATED,
+    TaskState.BINDING,
+    TaskState.RUNNING,
+    TaskState.RELEASING,
+)
+
+
+def test_no_state_goes_back_without_a_reason() -> None:
+    """Inputs that have come, a target, an allocation: a state goes back only where a task waits again for a loss or an eviction."""
+    order = ("QUEUED", "INITIALIZING", "RUNNING")
+    back = {
+        (str(event.name), before.name, after.name)
+        for event, moves in TRANSITIONS.items()
+        for before, after in moves.items()
+        if before in LIVE and after in LIVE
+        and order.index(live_state(after, TaskState.QUEUED, started=False))
+        < order.index(live_state(before, TaskState.QUEUED, started=False))
+    }  # fmt: skip
+    assert back == {
+        ("REQUEUE", "BINDING", "QUEUED"),
+        ("REQUEUE", "RUNNING", "QUEUED"),
+        ("RELEASE", "BINDING", "RELEASING"),
+        ("RELEASE", "RUNNING", "RELEASING"),
+    }
+
+
+def test_an_attempt_says_what_it_used() -> None:
+    """As text, where it was measured."""
+    (log,) = task_logs(
+        [Attempt(usage='{"cpu_ms": 1500, "max_rss_bytes": 1048576}')], None, "COMPLETE", "", 61_500
+    )
+    assert log["metadata"] == {
+        "host": "n1", "vm_price_per_hour_usd": "0", "peak_memory_bytes": "1048576", "cpu_time_ms": "1500",
+    }  # fmt: skip
+
+
+def test_a_preempted_attempt_says_so() -> None:
+    """Its end was asked for, and the message has the reason; so has one whose outputs did not all come back."""
+    tries = [
+        Attempt(exit_code=143, reason="Released", message="Preempted"),
+        Attempt(exit_code=3, message="not all outputs came back: no"),
+    ]
+    logs = task_logs(tries, None, "EXECUTOR_ERROR", "exit code 3", 61_500)
+    assert [log["system_logs"] for log in logs] == [["Preempted"], ["not all outputs came back: no"]]
+
+
 def test_what_waits_has_no_log() -> None:
     """Neither before its first attempt nor while that is bound and has not begun."""
     assert task_logs([], None, "QUEUED", "", None) == []
 
 
 def test_what_an_attempt_ran_in_is_said() -> None:
-    """The digest of its image; or that the image was ignored."""
+    """The digest of its image. The service's log names an image that is ignored, once."""
     report = {"images": [{"name": "samtools:1", "digest": "sha256:ab"}, {"name": "bwa:2", "digest": ""}]}
     (log,) = task_logs([Attempt(report=json.dumps(report))], None, "COMPLETE", "", 5_000)
-    assert log["system_logs"] == [
-        "image samtools:1 is sha256:ab",
-        "image bwa:2 ignored: this service runs tasks with the programs of its machine (--images ignore)",
-    ]
+    assert log["system_logs"] == ["image samtools:1 is sha256:ab"]
 
 
 def test_what_keeps_a_task_waiting_is_said() -> None:

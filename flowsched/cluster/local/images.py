@@ -302,9 +302,9 @@ class Images:
         if not names:
             return {}
         if self.ignored:
-            if pod.workflow not in self._ignored:
-                self._ignored.add(pod.workflow)
-                log.warning("image ignored", workflow=pod.workflow, stage=pod.stage, image=names[0])
+            for name in {*names} - self._ignored:
+                self._ignored.add(name)
+                log.warning("image ignored", image=name, first=f"{pod.workflow}/{pod.stage}")
             return {"images": [(name, "") for name in names]}
         engine = self._engine
         here = {name: self._here[name][0] for name in names if name in self._here}

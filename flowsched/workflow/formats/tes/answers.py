@@ -1,7 +1,8 @@
 """Answers to TES clients: states that every client knows, logs, and nothing that the specification does not have.
 
 States are folded, since clients differ in which they know (Cromwell would poll PREEMPTED for ever, py-tes raises on it): a task
-that is being cancelled keeps its last state until it is gone, and a preempted task is QUEUED again.
+that is being cancelled keeps its last state until it is gone, and a preempted task is QUEUED again. A task whose inputs are on
+their way is QUEUED too: it may wait for room after that, and clients take a state that goes back for a failure.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ CANCELED: Final = "CANCELED"
 STATES: Final = (QUEUED, INITIALIZING, RUNNING, COMPLETE, EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED)
 FINAL: Final = frozenset({COMPLETE, EXECUTOR_ERROR, SYSTEM_ERROR, CANCELED})
 
-#: The task states that lists report as STAGING and STARTING.
-_INITIALIZING: Final = frozenset(TASKS_IN[ReportedState.STAGING] + TASKS_IN[ReportedState.STARTING])
+#: The task states that lists report as STARTING.
+_INITIALIZING: Final = frozenset(TASKS_IN[ReportedState.STARTING])
 #: Which workflows may be in a state.
 RUNS_OF: Final[Mapping[str, tuple[RunState, ...]]] = {
     **dict.fromkeys(
@@ -63,6 +64,7 @@ class Try(NamedTuple):
     reason: str = ""  #: as in `PodEnded`
     message: str = ""  #: more of it
     report: str = ""  #: JSON of a `ContainerReport`, or nothing
+    usage: str = ""  #: JSON of a `Usage`, or nothing
 
 
 class Step(msgspec.Struct):
@@ -98,7 +100,13 @@ class Report(msgspec.Struct):
     images: list[UsedImage] = []
 
 
+class _Usage(msgspec.Struct):
+    cpu_ms: int = 0
+    max_rss_bytes: int = 0
+
+
 _REPORT: Final = msgspec.json.Decoder(Report)
+_USAGE: Final = msgspec.json.Decoder(_Usage)
 _NOTHING: Final = Report()
 
 
@@ -191,7 +199,7 @@ def _log(attempt: Try, started_ms: int | None) -> dict[str, Any]:
     report = read_report(attempt)
     log: dict[str, Any] = {
         "logs": [_step(step) for step in report.steps],
-        "metadata": {"host": attempt.node, **_PRICE},
+        "metadata": {"host": attempt.node, **_PRICE, **_used(attempt)},
         "outputs": [_file(file) for file in report.outputs[:_MOST_OUTPUTS]],
     }
     if started_ms is not None:
@@ -201,18 +209,24 @@ def _log(attempt: Try, started_ms: int | None) -> dict[str, Any]:
         broken = attempt.exit_code not in (None, 0) and attempt.reason in _OWN
         if broken and not any(step.exit_code for step in report.steps[-1:]):
             log["logs"].append({"exit_code": attempt.exit_code, "end_time": log["end_time"]})
-    outcome = [f"{attempt.reason}: {attempt.message}" if attempt.message else attempt.reason]
-    words = [*(outcome if attempt.reason not in _PLAIN else ()), *map(image_words, report.images)]
+    reason = "" if attempt.reason in _PLAIN else attempt.reason
+    outcome = ": ".join(filter(None, (reason, attempt.message)))
+    words = [*filter(None, [outcome]), *map(image_words, filter(lambda image: image.digest, report.images))]
     if words:
         log["system_logs"] = list(map(tail, words))
     return log
 
 
 def image_words(image: UsedImage) -> str:
-    """The log line about an image: its digest, or that it was ignored."""
-    if image.digest:
-        return f"image {image.name} is {image.digest}"
-    return f"image {image.name} ignored: this service runs tasks with the programs of its machine (--images ignore)"
+    """The log line about an image that was used."""
+    return f"image {image.name} is {image.digest}"
+
+
+def _used(attempt: Try) -> dict[str, str]:
+    """The amounts that an attempt has used, of those that were measured."""
+    used = _USAGE.decode(attempt.usage) if attempt.usage else _Usage()
+    found = {"peak_memory_bytes": used.max_rss_bytes, "cpu_time_ms": used.cpu_ms}
+    return {name: str(amount) for name, amount in found.items() if amount}
 
 
 def _step(step: Step) -> dict[str, Any]:
