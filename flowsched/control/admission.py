@@ -59,6 +59,7 @@ def submission_of(spec: WorkflowSpec, document: bytes, body: bytes, **more: Any)
         body_hash=hashlib.sha256(body).hexdigest(),
         owner=spec.user,
         call=spec.call,
+        kind=spec.kind,
         **more,
     )
 

@@ -31,7 +31,7 @@ from flowsched.store.tes import TesFilter, TesRow, TesTasks, page_token, read_lo
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
 from flowsched.workflow.formats.tes.document import STAGE, TaskWorkflow, in_their_words, workflow_of
-from flowsched.workflow.formats.tes.runs import CROMWELL, call_of, files_of
+from flowsched.workflow.formats.tes.engines import CROMWELL, files_of, identify
 from flowsched.workflow.formats.tes.task import InvalidTask, Task, encode_task, read_task, without_content
 from flowsched.workflow.run.moves import STARTED
 from flowsched.workflow.run.states import RunState, TaskState
@@ -282,10 +282,11 @@ class TesService:
         return submitted.workflow_id
 
     async def _workflow(self, task: Task, size: int) -> TaskWorkflow:
-        call = call_of(task)
+        identity = identify(task)
+        call = identity.call
         if call is not None and call.source != CROMWELL:  # Cromwell's folders say what a call reads
-            call = replace(call, after=await self._edges.after(call, task))
-        return await aside(size, workflow_of, task, call=call)
+            identity = replace(identity, call=replace(call, after=await self._edges.after(call, task)))
+        return await aside(size, workflow_of, task, identity=identity)
 
     def _key(
         self, task: Task, raw: bytes, client: str, idempotency_key: str | None, now: int

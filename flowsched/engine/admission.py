@@ -275,7 +275,7 @@ def _learned(candidate: Candidate, number: int) -> tuple[str, str, int] | None:
     demand = candidate.demands[number]
     if demand is None or not demand.learned:
         return None
-    return candidate.run.spec.name, candidate.stage.spec.name, demand.learned
+    return *candidate.run.spec.kind_of(candidate.stage.spec), demand.learned
 
 
 def _gang_seats(recorder: Recorder, candidate: Candidate, tasks: Indices) -> GangSeats:

@@ -163,7 +163,7 @@ def _basis(
     state: EngineState, run: WorkflowRun, stage: StageRun, common: tuple[object, ...]
 ) -> tuple[object, ...]:
     """The facts that `_again` compares, except gather nodes, full caches and facts of single groups (`WorkState.outdate`)."""
-    kind, work = (run.spec.name, stage.spec.name), state.work
+    kind, work = run.spec.kind_of(stage.spec), state.work
     inputs = work.inputs.get(
         (run.id, stage.number)
     )  # datasets that all shards read, unless each reads some of its own
@@ -410,7 +410,7 @@ def expected(
     The user's estimate, else the learned one. The high one is never below it: other groups may have to wait that long.
     """
     declared_ms = stage.spec.estimate.runtime_ms
-    kind = (run.spec.name, stage.spec.name)
+    kind = run.spec.kind_of(stage.spec)
     if state.work.estimates.samples(*kind) == 0:
         return declared_ms, None
     if declared_ms is None:

@@ -55,7 +55,7 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         run = state.work.runs[pod.workflow]
         stage = run.stages[pod.stage]
         size = int(stage.local[pod.task] + stage.moved[pod.task])
-        kind = (run.spec.name, stage.spec.name, stage.spec.estimate.runtime_ms, size)
+        kind = (*run.spec.kind_of(stage.spec), stage.spec.estimate.runtime_ms, size)
         if kind not in known:
             known[kind] = spread_of(state, run, stage, size)
         spread = known[kind]
@@ -110,7 +110,7 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
     if expected_ms is None:
         return f"runtime unknown, counted as {format_duration(state.policy.profile.default_runtime_ms)}{disk}"
     size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
-    samples = state.work.estimates.samples(run.spec.name, stage.spec.name)
+    samples = state.work.estimates.samples(*run.spec.kind_of(stage.spec))
     whose = "as its document says" if declared_ms is not None else f"learned from {samples}"
     spread = spread_of(state, run, stage, size) if samples else None
     if spread is None:
@@ -127,7 +127,7 @@ def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes
     """
     declared_ms = stage.spec.estimate.runtime_ms
     column, size = (RUNTIME, input_bytes) if declared_ms is None else (DECLARED, declared_ms)
-    trend = state.work.estimates.trend(run.spec.name, stage.spec.name, column)
+    trend = state.work.estimates.trend(*run.spec.kind_of(stage.spec), column)
     if trend is None:
         return None if declared_ms is None else guessed(declared_ms)
     if trend.samples < ENOUGH:

@@ -76,7 +76,7 @@ def direct_demand(
     of moving its bytes. Where neither is known the rates are 0: how long others took shows only how full the storage was.
     """
     io, spec = traffic_of(stage.spec, role), stage.spec
-    kind = (run.spec.name, spec.name)
+    kind = run.spec.kind_of(spec)
     size = sum([state.cluster.catalogue.sizes[dataset] for dataset in inputs])
     if io.read_rate or io.write_rate:
         return Demand(direct=_asked(storage, io.read_rate, io.write_rate))
@@ -123,7 +123,7 @@ def learned_demand(
         return None  # also where it names no more than its shared storage
     if state.policy.mounted and not profile.locality:  # it reads and writes elsewhere
         return None
-    kind = (run.spec.name, spec.name)
+    kind = run.spec.kind_of(spec)
     moved, disk = state.work.estimates.trend(*kind, DISK), fastest_disk(state)
     if moved is None or moved.samples < ENOUGH or not disk:
         return None
@@ -146,10 +146,10 @@ def correction(state: EngineState, kind: tuple[str, str]) -> int:
 def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]) -> str:
     """Text for users, to follow that of the runtime; "" where nothing was learned that counts."""
     demand = learned_demand(state, run, stage, inputs)
-    moved = state.work.estimates.trend(run.spec.name, stage.spec.name, DISK)
+    moved = state.work.estimates.trend(*run.spec.kind_of(stage.spec), DISK)
     if demand is None or moved is None:
         return ""
-    factor = correction(state, (run.spec.name, stage.spec.name))
+    factor = correction(state, run.spec.kind_of(stage.spec))
     text = f"; {quantity('io', demand.rate)} are counted for it, learned from {moved.samples} that ended"
     if factor != PER_MILLE:
         text += f" and times {factor // PER_MILLE}.{factor % PER_MILLE:03} as measured"

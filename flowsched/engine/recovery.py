@@ -291,7 +291,7 @@ def _claims(state: EngineState, run: WorkflowRun, stage: StageRun, pods: Sequenc
             until_ms=None if pod.runtime_hint_ms is None else max(bound, 0) + pod.runtime_hint_ms,
             io_bytes=io.moved,
             direct=io.direct,
-            learned=(run.spec.name, stage.spec.name, io.learned) if io.learned else None,
+            learned=(*run.spec.kind_of(stage.spec), io.learned) if io.learned else None,
             group=group,
             devices=allocated_parts(pod.gpu_ids, pod.gpu_millis) if pod.gpu_ids else (),
             unit=f"{run.id}/{stage.spec.name}/{part}",

@@ -198,7 +198,7 @@ def learn(
     measured = _measured(size, event.usage, _wrote(outputs, bool(stage.spec.outputs)))
     if stage.spec.estimate.runtime_ms is not None:
         measured = measured._replace(declared_ms=stage.spec.estimate.runtime_ms)
-    before = state.work.estimates.learn(run.spec.name, stage.spec.name, max(1, ran_ms), measured, outputs)
+    before = state.work.estimates.learn(*run.spec.kind_of(stage.spec), max(1, ran_ms), measured, outputs)
     recorder.statement.undo_with(lambda: state.work.estimates.recall(before))
 
 

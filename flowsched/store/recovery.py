@@ -264,7 +264,7 @@ _PART: Final = 100
 class SampleRow(NamedTuple):
     """One task that ended well. `usage` is empty where it was not measured; `outputs`: name -> bytes."""
 
-    workflow: str
+    kind: str  #: of its workflow
     stage: str
     ended_ms: int
     runtime_ms: int
@@ -317,7 +317,7 @@ def _of(connection: Connection, idents: list[str]) -> list[SampleRow]:
         _w.id,
         _t.stage,
         _t["index"],
-        _w.name,
+        _w.kind,
         _s.name,
         _t.started_ms,
         _t.ended_ms,
@@ -330,7 +330,7 @@ def _of(connection: Connection, idents: list[str]) -> list[SampleRow]:
     )
     return [
         SampleRow(
-            workflow=row[3],
+            kind=row[3],
             stage=row[4],
             ended_ms=row.ended_ms,
             runtime_ms=max(1, row.ended_ms - row.started_ms),

@@ -57,6 +57,7 @@ class Submission(msgspec.Struct, frozen=True):
     tenant: str = ""  #: keys of one tenant never meet those of another
     owner: str = ""
     call: Call | None = None  #: of which run it is a call, and which
+    kind: str = ""  #: as in its document; empty = its name
     tes: TesTask | None = None
     repeats: Repeats | None = None
 
@@ -120,6 +121,7 @@ _SUBMITTED_COLUMNS: Final = [
     "run",
     "node",
     "task",
+    "kind",
     "shard",
     "call_attempt",
     "after",
@@ -388,18 +390,19 @@ def _workflow_row(submission: Submission, spec: bytes, seq: int) -> tuple[Any, .
         len(submission.stages),
         sum(width * members for _, width, members in submission.stages),
         len(submission.spec),
-        *_call_columns(submission.call, submission.id),
+        *_call_columns(submission),
         spec,
     )
 
 
-def _call_columns(call: Call | None, workflow: str) -> tuple[Any, ...]:
-    """run, node, task, shard, attempt of the call, and its predecessors."""
+def _call_columns(submission: Submission) -> tuple[Any, ...]:
+    """run, node and task of the call, the kind, shard and attempt of the call, and its predecessors."""
+    call, kind = submission.call, tidy_text(submission.kind or submission.name)
     if call is None:
-        return "", "", "", None, 1, "[]"
+        return "", "", "", kind, None, 1, "[]"
     after = encode([tidy_text(node) for node in call.after])
-    task = tidy_text(call.identity(workflow))
-    return tidy_text(call.run), tidy_text(call.node), task, call.shard, call.attempt or 1, after
+    task = tidy_text(call.identity(submission.id))
+    return tidy_text(call.run), tidy_text(call.node), task, kind, call.shard, call.attempt or 1, after
 
 
 def _pending(tasks: int) -> str:

@@ -137,6 +137,7 @@ workflows: Final = Table(
     _text("run"),
     _text("node"),
     _text("task"),
+    _text("kind"),
     Column("shard", BigInteger, nullable=True),
     Column("call_attempt", Integer, nullable=False, server_default=text("1")),
     _json("after", "[]"),

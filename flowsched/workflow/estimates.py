@@ -1,6 +1,6 @@
 """Estimates: the time, CPU, bytes and memory of a kind of task, learned from finished tasks.
 
-A kind is (workflow name, stage name). Each amount is a `Trend` over the bytes a task reads, with the spread that was seen
+A kind is (kind of the workflow, stage name). Each amount is a `Trend` over the bytes a task reads, with the spread that was seen
 around it. The last few samples of each kind are kept and nothing else, so a model is the same whether it was learned in one
 life of the service or in several.
 """
@@ -180,7 +180,7 @@ def between(points: Sequence[tuple[int, int]], level: int) -> int:
 
 #: How many finished tasks of a kind are remembered: enough for a line and a high quantile, little to keep.
 MOST_SAMPLES: Final = 32
-#: How many kinds are remembered: names of workflows may hold a date, and a service lives for years.
+#: How many kinds are remembered: names of workflows may have a date, and a service lives for years.
 KINDS: Final = 20_000
 #: Reservations use the runtime that so many of a thousand tasks do not exceed. A gang waits for all tasks that hold its room: of a
 #: dozen, the last one ends about here.
@@ -400,7 +400,7 @@ class Estimates:
         return None if trend is None else trend.at(input_bytes)
 
     def named(self, names: Collection[str]) -> dict[str, int]:
-        """Learned runtimes under these names of workflows: name -> ms, of the stage that was learned last."""
+        """Learned runtimes under these kinds of workflows: kind -> ms, of the stage that was learned last."""
         kinds = {kind[0]: kind for kind in self._samples if len(kind) == 2 and kind[0] in names}
         found = {}
         for name, (workflow, stage) in kinds.items():
@@ -417,7 +417,7 @@ def weights(estimates: Estimates, spec: WorkflowSpec) -> list[int]:
     workflow's other stages, since the steps of one pipeline are more alike than any two tasks; else a minute.
     """
     return filled(
-        stage.estimate.runtime_ms or _typical(estimates, spec.name, stage.name) for stage in spec.stages
+        stage.estimate.runtime_ms or _typical(estimates, *spec.kind_of(stage)) for stage in spec.stages
     )
 
 

@@ -117,7 +117,8 @@ def shard_path(task: str, shard: int | None, number: int) -> str:
     """How users name a task in scatters inside each other: "5.11" is shard 11 of shard 5.
 
     Args:
-        task: Its folders below the run, of Cromwell; of another engine there is no such name.
+        task: The calls and shards around it, as Cromwell names folders (`call-inner/shard-5/call-t/shard-11`). Where an
+            engine names a task otherwise, there is no such name.
         shard: The number that its shards make; None = there is no such number.
         number: Its number in its node.
 
@@ -128,7 +129,9 @@ def shard_path(task: str, shard: int | None, number: int) -> str:
         return ""
     parts = task.split("/")
     known = (
-        _suffix(parts, at, "shard-", 9) for at in range(1, len(parts)) if parts[at - 1].startswith("call-")
+        _suffix(parts, at, "shard-", 9)
+        for at in range(1, len(parts))
+        if parts[at - 1].startswith(("call-", "shard-"))
     )
     shards = [str(each) for each in known if each is not None]
     return ".".join(shards) if len(shards) > 1 else ""

@@ -306,11 +306,11 @@ class Container(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Of which larger run a workflow is one call, where an engine of its own (Cromwell, Snakemake, miniwdl) keeps the DAG."""
+    """Of which larger run a workflow is one call, where an engine of its own (Cromwell, Nextflow, miniwdl) keeps the DAG."""
 
     run: str  #: same text, same run
     run_name: str
-    source: str  #: the client that named the call: "cromwell", "snakemake", "miniwdl" or "tes"
+    source: str  #: the engine that sent the call ("cromwell", "miniwdl", …), "tes" where that is not known
     node: str  #: the call, with the sub-workflows it is in
     shard: int | None = None
     attempt: int = 0  #: of its task, from 1; 0 = the engine does not number them
@@ -387,3 +387,8 @@ class WorkflowSpec(msgspec.Struct, frozen=True, weakref=True):
     call: Call | None = None
     user: str = ""  #: the user that submits it, as its queue tells users apart; empty = not named
     resume: str = ""  #: id of the workflow whose results it takes up, for all of its stages; empty = none
+    kind: str = ""  #: workflows with the same text do the same work; empty = its name says so
+
+    def kind_of(self, stage: StageSpec) -> tuple[str, str]:
+        """The kind of the tasks of a stage: tasks of one kind are expected to take as long, in later runs too."""
+        return self.kind or self.name, stage.name

@@ -311,6 +311,7 @@ def upgrade() -> None:
         sa.Column("run", sa.Text(), server_default="", nullable=False),
         sa.Column("node", sa.Text(), server_default="", nullable=False),
         sa.Column("task", sa.Text(), server_default="", nullable=False),
+        sa.Column("kind", sa.Text(), server_default="", nullable=False),
         sa.Column("shard", sa.BigInteger(), nullable=True),
         sa.Column("call_attempt", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("after", sa.Text(), server_default="[]", nullable=False),

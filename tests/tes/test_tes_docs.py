@@ -8,7 +8,7 @@ from pathlib import Path
 from flowsched.api.table import ROUTES
 from flowsched.workflow.formats.tes.answers import STATES
 from flowsched.workflow.formats.tes.document import PARAMETERS
-from flowsched.workflow.formats.tes.runs import NODE_TAGS, RUN_TAGS
+from flowsched.workflow.formats.tes.engines import NODE_TAGS, RUN_TAGS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "tes.md").read_text(encoding="utf-8")
 

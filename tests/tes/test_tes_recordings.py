@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.fake import Outcome
 from tests.tes.conftest import FINAL, Tes, World
-from tests.tes.recordings import RECORDINGS
+from tests.tes.recordings import requests_of
 from tests.tes.strict import check_full, check_minimal
 
 FILES = [
@@ -23,19 +23,12 @@ FILES = [
 ]
 
 
-def recorded(name: str) -> list[dict[str, Any]]:
-    path = RECORDINGS / name
-    if not path.is_file():
-        pytest.skip(f"no {name}: the recordings are not beside this checkout")
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.parametrize("name", FILES)
 async def test_recorded_requests_are_answered_as_well(tes: Tes, world: World, name: str) -> None:
     """In their order, with their headers, ids replaced; a final state is waited for as the client did."""
     world.outcome = lambda pod: Outcome(runtime_ms=60_000 if "sleep" in str(pod.container) else 20)
     ids: dict[str, str] = {}
-    for line in recorded(name):
+    for line in requests_of(name):
         raw = line["raw_path"]
         for theirs, ours in ids.items():
             raw = raw.replace(theirs, ours)

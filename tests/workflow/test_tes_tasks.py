@@ -11,7 +11,7 @@ import pytest
 
 from flowsched.errors import Fault, TooLarge
 from flowsched.workflow.formats.tes.document import workflow_of
-from flowsched.workflow.formats.tes.runs import call_of, files_of
+from flowsched.workflow.formats.tes.engines import files_of, identify
 from flowsched.workflow.formats.tes.task import InvalidTask, Task, encode_task, read_task
 from flowsched.workflow.spec import Call, Delivered, Placed
 
@@ -20,6 +20,10 @@ STEP: dict[str, Any] = {"image": "a", "command": ["x"]}
 
 def task(**fields: Any) -> Task:
     return read_task(json.dumps({"executors": [STEP], **fields}).encode())
+
+
+def call_of(asked: Task) -> Call | None:
+    return identify(asked).call
 
 
 def stage(**fields: Any) -> dict[str, Any]:

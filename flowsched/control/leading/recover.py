@@ -76,7 +76,7 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
     for sample in await samples(database):
         relearn(
             state,
-            sample.workflow,
+            sample.kind,
             sample.stage,
             sample.runtime_ms,
             sample.input_bytes,

@@ -362,7 +362,7 @@ def written_by(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Se
     if not stage.spec.outputs:
         return 0
     size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
-    learned = state.work.estimates.output_bytes(run.spec.name, stage.spec.name, size)
+    learned = state.work.estimates.output_bytes(*run.spec.kind_of(stage.spec), size)
     return learned if learned is not None else stage.spec.estimate.output_bytes or 0
 
 

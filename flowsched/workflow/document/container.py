@@ -156,7 +156,7 @@ CALL: Final = Table(
         "attempt": Key(
             keys.number(1, 1_000_000),
             "Which attempt of the task, as the engine numbers them. Without it and `task`, the call is a task of its own "
-            "([which task, and which attempt of it](engines.md#what-identifies-a-run-a-task-and-an-attempt))",
+            "([which task, and which attempt of it](engines.md#what-identifies-a-run-a-kind-a-task-and-an-attempt))",
         ),
         "after": Key(
             keys.list_of(keys.text(Form("text that is not empty", least=1)), "inputs"),

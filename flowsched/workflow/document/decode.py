@@ -534,6 +534,10 @@ WORKFLOW: Final = Table(
         "call": Key(
             CALL, "The larger run, of an engine of its own, that this workflow is [one call of](#calls)"
         ),
+        "kind": Key(
+            _CALLED,
+            "Runtimes are [learned](estimates.md#kinds) under it: workflows of one `kind` do the same work. Without it, `name`",
+        ),
         "resume": Key(
             _CALLED,
             "Id of an ended run: tasks that are the same as there are not run again: [resume](resume.md)",
@@ -587,6 +591,7 @@ def check_workflow(document: object, limits: Limits = DEFAULT) -> WorkflowSpec:
         call,
         section["user"] or "",
         section["resume"] or "",
+        section["kind"] or "",
     )
 
 

@@ -17,7 +17,7 @@ from flowsched.errors import Fault, InvalidDocument
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.document.reader import child, shown
-from flowsched.workflow.formats.tes.runs import CROMWELL, call_of
+from flowsched.workflow.formats.tes.engines import CROMWELL, Identity, identify
 from flowsched.workflow.formats.tes.task import (
     Asked,
     Input,
@@ -71,13 +71,13 @@ class TaskWorkflow(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...] = ()
 
 
-def workflow_of(task: Task, limits: Limits = DEFAULT, call: Call | None = None) -> TaskWorkflow:
+def workflow_of(task: Task, limits: Limits = DEFAULT, identity: Identity | None = None) -> TaskWorkflow:
     """The workflow that a task is. Drops the parameters from `task` that are not supported, as TES demands.
 
     Args:
         task: As `read_task` gave it.
         limits: The limits of this installation.
-        call: Of which run it is a call, if that is known better than the task alone says.
+        identity: Its kind and its run, if they are known better than the task alone says.
 
     Raises:
         TooLarge: A limit is exceeded.
@@ -91,7 +91,7 @@ def workflow_of(task: Task, limits: Limits = DEFAULT, call: Call | None = None) 
         )
     for name in ignored:
         (asked.backend_parameters or {}).pop(name)
-    document = _document(task, asked, known, call or call_of(task))
+    document = _document(task, asked, known, identity or identify(task))
     try:
         spec = check_workflow(document, limits)
     except InvalidDocument as error:
@@ -122,8 +122,11 @@ def _parameters(asked: Asked) -> tuple[dict[str, str], tuple[str, ...]]:
     return known, tuple(unknown)
 
 
-def _document(task: Task, asked: Asked, known: Mapping[str, str], call: Call | None) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": _name(task)}
+def _document(task: Task, asked: Asked, known: Mapping[str, str], identity: Identity) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": _printable(task.name or "")[:_LONGEST_NAME].strip() or STAGE}
+    kind, call = _printable(identity.kind)[-_LONGEST_NAME:].strip(), identity.call
+    if kind and kind != document["name"]:
+        document["kind"] = kind
     if known.get("queue"):
         document["queue"] = known["queue"]
     if known.get("user"):
@@ -158,10 +161,11 @@ def _exchange_return_codes(task: Task, files: dict[str, Any]) -> None:
     ]
 
 
-def _name(task: Task) -> str:
-    """A workflow's name is printable, and not endless."""
-    name = "".join(c if c.isprintable() else " " for c in task.name or "").strip()[:_LONGEST_NAME].strip()
-    return name or STAGE
+def _printable(text: str) -> str:
+    """A text as the names of workflows are."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
+    return text.strip()
 
 
 def _number(text: str) -> int | str:
