@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -31,7 +31,15 @@ from flowsched.store.tes import TesFilter, TesRow, TesTasks, page_token, read_lo
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
 from flowsched.workflow.formats.tes.document import STAGE, TaskWorkflow, in_their_words, workflow_of
-from flowsched.workflow.formats.tes.engines import CROMWELL, files_of, identify
+from flowsched.workflow.formats.tes.engines import (
+    CROMWELL,
+    RESTS_MS,
+    Identity,
+    continued,
+    files_of,
+    identify,
+    repetition,
+)
 from flowsched.workflow.formats.tes.task import InvalidTask, Task, encode_task, read_task, without_content
 from flowsched.workflow.run.moves import STARTED
 from flowsched.workflow.run.states import RunState, TaskState
@@ -45,8 +53,11 @@ _MOST_AFTER: Final = 1_000
 
 
 class _Run(msgspec.Struct):
+    id: str
     writers: dict[str, str] = msgspec.field(default_factory=dict)  #: file -> node
+    tasks: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  #: (node, task) -> calls
     seq: int = 0  #: newest task that was read from the database
+    last_ms: int = 0  #: when this process was sent the last task
 
 
 class Edges:
@@ -55,37 +66,72 @@ class Edges:
     def __init__(self, reads: TesTasks, *, refresh: bool = False) -> None:
         self._reads = reads
         self._refresh = refresh
-        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self._runs: OrderedDict[str, _Run] = OrderedDict()  #: by the text that names them in their tasks
 
-    async def after(self, call: Call, task: Task) -> tuple[str, ...]:
-        """The nodes that wrote a task's input files, in the order of the inputs. Its own outputs are noted for later tasks."""
+    async def place(self, identity: Identity, task: Task, now_ms: int) -> Identity:
+        """The identity with all that earlier tasks say of it: which run goes on, which task is tried again, and the nodes that
+        wrote the input files. The task is noted for later ones.
+        """
+        call = identity.call
+        if call is None or call.source == CROMWELL:  # the ids of Cromwell and its folders say all of it
+            return identity
         reads, writes = files_of(task)
-        if not reads and not writes:
-            return ()
-        run = await self._run(call.run)
-        if self._refresh and any(name not in run.writers for name in reads):
-            await self._load(call.run, run)
+        if not (reads or writes or identity.reused):
+            return identity
+        run = await self._run(call.run, reused=identity.reused)
+        if self._refresh and (identity.reused or any(name not in run.writers for name in reads)):
+            await self._load(run)
+        if identity.reused:
+            run, call = await self._continued(run, call, now_ms)
         nodes = {run.writers[name]: None for name in reads if name in run.writers}
         if len(run.writers) < _FILES:
             run.writers.update(dict.fromkeys(writes, call.node))
-        return tuple(node for node in nodes if node != call.node)[:_MOST_AFTER]
+        after = tuple(node for node in nodes if node != call.node)[:_MOST_AFTER]
+        return replace(identity, call=replace(call, after=after))
 
-    async def _run(self, name: str) -> _Run:
-        run = self._runs.get(name)
-        if run is None:
-            run = _Run()
-            await self._load(name, run)
-            self._runs[name] = run
-        self._runs.move_to_end(name)
+    async def _continued(self, run: _Run, call: Call, now_ms: int) -> tuple[_Run, Call]:
+        """The run that a task belongs to, and its call there. The database is asked where a task comes again, or after a rest."""
+        text, place = call.run, (call.node, call.task)
+        call = replace(call, run=run.id)
+        again = place in run.tasks
+        if again or (run.tasks and now_ms - run.last_ms >= RESTS_MS):
+            so_far = await self._reads.run_so_far(run.id, *place)
+            if again and not so_far.tries:  # the earlier one is being accepted
+                so_far = so_far._replace(live=True, tries={call.task: RunState.PENDING})
+            call = continued(replace(call, run=text), run.id, so_far, now_ms)
+        if call.run != run.id:
+            found = self._runs.get(text)
+            run = found if found is not None and found.id == call.run else _Run(call.run)
+            self._runs[text] = run
+        run.tasks[place] += 1
+        run.last_ms = now_ms
+        return run, call
+
+    def forget(self, run: str) -> None:
+        """Read a run anew for its next task: one that was noted is a repeat of a create, and no task."""
+        self._runs = OrderedDict((text, each) for text, each in self._runs.items() if each.id != run)
+
+    async def _run(self, text: str, *, reused: bool) -> _Run:
+        run = self._runs.get(text)
+        if run is None or (reused and self._refresh):
+            latest = await self._reads.latest_run(text) if reused else text
+            if run is None or repetition(text, latest) > repetition(text, run.id):
+                new = _Run(latest)
+                await self._load(new)
+                if self._runs.get(text) is run:  # no other task was faster
+                    self._runs[text] = new
+            run = self._runs[text]
+        self._runs.move_to_end(text)
         if len(self._runs) > _RUNS:
             self._runs.popitem(last=False)
         return run
 
-    async def _load(self, name: str, run: _Run) -> None:
+    async def _load(self, run: _Run) -> None:
         while len(run.writers) < _FILES:
-            found = await self._reads.siblings(name, run.seq, _PAGE)
-            for seq, node, body in found:
+            found = await self._reads.siblings(run.id, run.seq, _PAGE)
+            for seq, node, task, body in found:
                 run.seq = seq
+                run.tasks[node, task] += 1
                 writes = await aside(len(body), _written, body)
                 run.writers.update(dict.fromkeys(writes, node))
             if len(found) < _PAGE:
@@ -279,13 +325,12 @@ class TesService:
             self._wake()
             if made.ignored:
                 log.info("parameters mean nothing here", task=ident, parameters=list(made.ignored))
+        elif spec.call is not None:
+            self._edges.forget(spec.call.run)
         return submitted.workflow_id
 
     async def _workflow(self, task: Task, size: int) -> TaskWorkflow:
-        identity = identify(task)
-        call = identity.call
-        if call is not None and call.source != CROMWELL:  # Cromwell's folders say what a call reads
-            identity = replace(identity, call=replace(call, after=await self._edges.after(call, task)))
+        identity = await self._edges.place(identify(task), task, self._clock())
         return await aside(size, workflow_of, task, identity=identity)
 
     def _key(

@@ -6,7 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, delete, literal, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
@@ -14,9 +28,11 @@ from flowsched.store.database import IDS, Database
 from flowsched.store.dialects import begins
 from flowsched.store.workflows import decode
 from flowsched.workflow.formats.tes.answers import Try
+from flowsched.workflow.formats.tes.engines import BESIDE, REPEATED, RunSoFar, repetition
 from flowsched.workflow.run.states import RunState
 
 _x, _w, _t, _a = tables.tes_tasks.c, tables.workflows.c, tables.tasks.c, tables.attempts.c
+_r = tables.runs.c
 
 
 class TesRow(NamedTuple):
@@ -113,15 +129,35 @@ class TesTasks:
             found[row.workflow_id].append(Try._make(row[:-1]))
         return found
 
-    async def siblings(self, run: str, after: int, limit: int) -> Sequence[tuple[int, str, bytes]]:
-        """(number, node, compressed document) of the tasks of a run with numbers above `after`, oldest first."""
+    async def latest_run(self, text: str) -> str:
+        """The newest run of a text: the text itself, or it with the number of a repetition."""
+        begun = select(_r.id).where(begins(_r.id, literal(f"{text}{REPEATED}")))
+        ids: list[str] = [text, *(row.id for row in await self._database.rows(begun))]
+        return max(ids, key=lambda run: repetition(text, run))
+
+    async def run_so_far(self, run: str, node: str, task: str) -> RunSoFar:
+        """A run, and the states of a task of it and of those beside it."""
+        its = _w.run == run, _w.run != ""
+        live = exists().where(_w.run == run, text(f"workflows.{tables.CALLS} AND workflows.{tables.LIVE}"))
+        reported = exists().where(_r.id == run, _r.state != "")
+        query = select(
+            reported.label("reported"), live.label("live"), func.max(_w.ended_ms).label("ended_ms")
+        )
+        (row,) = await self._database.rows(query.where(*its))
+        same = or_(_w.task == task, begins(_w.task, literal(f"{task}{BESIDE}")))
+        calls = select(_w.task, _w.state).where(*its, _w.node == node, same).order_by(_w.seq)
+        tasks = {each.task: RunState(each.state) for each in await self._database.rows(calls)}
+        return RunSoFar(bool(row.reported), bool(row.live), row.ended_ms or 0, tasks)
+
+    async def siblings(self, run: str, after: int, limit: int) -> Sequence[tuple[int, str, str, bytes]]:
+        """(number, node, task, compressed document) of the tasks of a run with numbers above `after`, oldest first."""
         query = (
-            select(_w.seq, _w.node, _x.body)
+            select(_w.seq, _w.node, _w.task, _x.body)
             .join_from(tables.tes_tasks, tables.workflows, _x.id == _w.id)
             .where(_w.run == run, _w.run != "", _w.seq > after)
         )
         rows = await self._database.rows(query.order_by(_w.seq).limit(limit))
-        return [(row.seq, row.node, row.body) for row in rows]
+        return [tuple(row) for row in rows]
 
     async def expiring(self, before_ms: int, limit: int) -> list[TesRow]:
         """Tasks that have no kept end yet, of workflows that ended before a time and will soon be removed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,9 +13,10 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 
 from flowsched.api.server import build_api
+from flowsched.control.tes import Edges
 from tests.cluster.fake import Outcome
 from tests.service.processes import process
-from tests.tes.conftest import NODES, Tes, World
+from tests.tes.conftest import BOTH, NODES, Tes, World
 from tests.tes.recordings import requests_of
 
 
@@ -90,3 +92,114 @@ async def test_recorded_requests_of_engines_are_one_workflow_for_each_run(tes: T
         "toil-22c1bd732284a3bb",
         "toil-bcb463e4e716c010",
     ]
+
+
+async def ends(tes: Tes, world: World, body: dict[str, Any], exit_code: int = 0) -> str:
+    """Create a task, and wait until it has ended so."""
+    world.outcome = lambda pod: Outcome(exit_code=exit_code, runtime_ms=5)
+    ident = await tes.create(body)
+    await tes.until(ident)
+    return ident
+
+
+TAG = {"workflow_id": "rnaseq"}
+
+
+@BOTH
+async def test_two_runs_with_the_same_tag_are_two_workflows(tes: Tes, world: World) -> None:
+    """The second begins with a task that has succeeded, while nothing of the first lives; the service may start anew between."""
+    for number, name in enumerate(("A (s1)", "A (s2)", "B (s1)")):
+        await ends(tes, world, nextflow(name, number, tags=TAG))
+    assert await listed(tes) == {"rnaseq": (2, 3, "ENGINE")}
+    for number, name in enumerate(("A (s1)", "A (s2)")):
+        await ends(tes, world, nextflow(name, 10 + number, tags=TAG))
+    tes.process.service.tes._edges._runs.clear()  # as after a restart
+    await ends(tes, world, nextflow("B (s1)", 12, tags=TAG))
+    assert await listed(tes) == {"rnaseq": (2, 3, "ENGINE"), "rnaseq~2": (2, 3, "ENGINE")}
+    await ends(tes, world, nextflow("B (s1)", 13, tags=TAG))
+    assert list(await listed(tes)) == ["rnaseq~3", "rnaseq~2", "rnaseq"]
+
+
+async def test_tasks_of_a_run_that_is_sent_at_once_stay_together(tes: Tes, world: World) -> None:
+    """All of the second run's first tasks repeat some of the first run."""
+    for again in range(2):
+        bodies = [nextflow(f"A (s{n})", 16 * again + n, f"/data/{n}", tags=TAG) for n in range(8)]
+        made = await asyncio.gather(*map(tes.create, bodies))
+        for ident in made:
+            await tes.until(ident, "COMPLETE")
+    assert await listed(tes) == {"rnaseq": (1, 8, "ENGINE"), "rnaseq~2": (1, 8, "ENGINE")}
+
+
+async def test_two_processes_of_the_service_agree_on_the_run_that_goes_on(tes: Tes, world: World) -> None:
+    """One is sent the first run and the beginning of the second; the other one reads of both in the database."""
+    service = tes.process.service.tes
+    one, two = (Edges(service._reads, refresh=True) for _ in range(2))
+    order = ((one, "A (s1)"), (two, "B (s1)"), (one, "A (s1)"), (two, "B (s1)"), (one, "C (s1)"))
+    for number, (asked, name) in enumerate(order):
+        service._edges = asked
+        await ends(tes, world, nextflow(name, number, tags=TAG))
+    assert await listed(tes) == {"rnaseq": (2, 2, "ENGINE"), "rnaseq~2": (3, 3, "ENGINE")}
+
+
+async def test_a_retry_of_nextflow_replaces_its_failed_try(tes: Tes, world: World) -> None:
+    """It has the same name and files as the task that failed, and another folder. Another sample is another task."""
+    await ends(tes, world, nextflow("A (s1)", 1, tags=TAG), exit_code=1)
+    await ends(tes, world, nextflow("A (s2)", 2, "/data/b", tags=TAG))
+    assert await listed(tes) == {"rnaseq": (1, 2, "FAILED")}
+    await ends(tes, world, nextflow("A (s1)", 3, tags=TAG, resources={"ram_gb": 1}))
+    assert await listed(tes) == {"rnaseq": (1, 2, "ENGINE")}
+
+
+async def test_a_task_that_repeats_one_that_lives_is_another_task(tes: Tes, world: World) -> None:
+    """Nextflow sends such ones for each value of an input that is no file. A failure hides behind none of them."""
+    lives = await tes.create(nextflow("A (s1)", 1, tags=TAG, resources={"cpu_cores": 64}))
+    await ends(tes, world, nextflow("A (s1)", 2, tags=TAG), exit_code=1)
+    await ends(tes, world, nextflow("A (s1)", 3, tags=TAG))
+    assert (await listed(tes))["rnaseq"][:2] == (1, 2)
+    await ends(tes, world, nextflow("A (s1)", 4, tags=TAG))
+    assert (await listed(tes))["rnaseq"][:2] == (1, 3)
+    tasks = (await (await tes.api.get("/api/v1/workflows/rnaseq/tasks")).json())["tasks"]
+    assert [task["state"] for task in tasks] == ["QUEUED", "SUCCEEDED", "SUCCEEDED"]
+    await tes.api.post(f"/ga4gh/tes/v1/tasks/{lives}:cancel")
+
+
+async def test_a_run_whose_engine_has_ended_it_or_that_rested_for_an_hour_is_over(
+    tes: Tes, world: World
+) -> None:
+    """The next task with its text begins another run; half an hour is a pause."""
+    world.stop_clock()
+    await ends(tes, world, nextflow("A (s1)", 1, tags=TAG))
+    world.skew_ms += 1_800_000
+    await ends(tes, world, nextflow("B (s1)", 2, tags=TAG))
+    assert list(await listed(tes)) == ["rnaseq"]
+    world.skew_ms += 3_600_000
+    await ends(tes, world, nextflow("C (s1)", 3, tags=TAG))
+    assert list(await listed(tes)) == ["rnaseq~2", "rnaseq"]
+    await tes.api.post("/api/v1/workflows/rnaseq~2/ended", json={"state": "SUCCEEDED"})
+    tes.process.service.tes._edges._runs.clear()
+    await ends(tes, world, nextflow("D (s1)", 4, tags=TAG))
+    assert list(await listed(tes)) == ["rnaseq~3", "rnaseq", "rnaseq~2"]  # what has ended is last
+
+
+async def test_a_create_that_is_sent_again_begins_no_run(tes: Tes) -> None:
+    """Its task has succeeded meanwhile, and its client has not heard of it."""
+    first = nextflow("A (s1)", 1, tags=TAG)
+    ident = await tes.create(first)
+    while (await (await tes.api.get(f"/api/v1/workflows/{ident}")).json())["state"] != "SUCCEEDED":
+        await asyncio.sleep(0.01)
+    assert await tes.create(first) == ident
+    await tes.create(nextflow("B (s1)", 2, tags=TAG))
+    assert list(await listed(tes)) == ["rnaseq"]
+
+
+async def test_a_client_of_no_known_engine_decides_itself_what_is_one_run(tes: Tes, world: World) -> None:
+    """Its tag is its word, however often it sends the same task."""
+    for number in range(2):
+        body = {
+            "executors": [{"image": "a", "command": ["x"]}],
+            "name": "s",
+            "tags": TAG,
+            "description": str(number),
+        }
+        await ends(tes, world, body)
+    assert await listed(tes) == {"rnaseq": (1, 2, "ENGINE")}

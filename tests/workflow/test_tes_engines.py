@@ -8,8 +8,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from flowsched.workflow.formats.tes.document import workflow_of
-from flowsched.workflow.formats.tes.engines import ENGINES, Identity, identify
+from flowsched.workflow.formats.tes.engines import (
+    ENGINES,
+    RESTS_MS,
+    Identity,
+    RunSoFar,
+    continued,
+    identify,
+    repetition,
+)
 from flowsched.workflow.formats.tes.task import Task, read_task
+from flowsched.workflow.run.states import RunState
+from flowsched.workflow.spec import Call
 from tests.tes.recordings import requests_of
 
 
@@ -198,6 +208,47 @@ def test_cwl_tes_without_a_folder_of_its_own_is_known_by_its_document() -> None:
     found = [identify(cwl_tes("a", workdir="/tmp/x")), identify(cwl_tes("b", workdir="/tmp/y"))]
     assert [each.reused for each in found] == [True, True]
     assert {each.call.run for each in found if each.call is not None} == {"cwl-tes-476044acc1ca90a5"}
+
+
+NOW = 100_000_000
+LATE, SOON = NOW - RESTS_MS, NOW - RESTS_MS + 1
+
+
+@pytest.mark.parametrize(
+    ("attempt", "so_far", "run", "task"),
+    [
+        (0, RunSoFar(False, True, 0, {}), "r~4", "t"),
+        (0, RunSoFar(False, False, SOON, {}), "r~4", "t"),
+        (0, RunSoFar(False, False, LATE, {}), "r~5", "t"),
+        (0, RunSoFar(False, True, LATE, {}), "r~4", "t"),
+        (0, RunSoFar(True, False, SOON, {}), "r~5", "t"),
+        (0, RunSoFar(False, False, SOON, {"t": RunState.SUCCEEDED}), "r~5", "t"),
+        (0, RunSoFar(False, True, SOON, {"t": RunState.SUCCEEDED}), "r~4", "t#2"),
+        (0, RunSoFar(False, False, SOON, {"t": RunState.FAILED}), "r~4", "t"),
+        (0, RunSoFar(False, False, SOON, {"t": RunState.CANCELLED}), "r~4", "t"),
+        (0, RunSoFar(False, True, SOON, {"t": RunState.RUNNING, "t#2": RunState.FAILED}), "r~4", "t#2"),
+        (0, RunSoFar(False, True, SOON, {"t": RunState.RUNNING, "t#2": RunState.PENDING}), "r~4", "t#3"),
+        (1, RunSoFar(False, False, SOON, {"t": RunState.SUCCEEDED}), "r~5", "t"),
+        (2, RunSoFar(False, False, SOON, {"t": RunState.SUCCEEDED}), "r~4", "t"),
+        (1, RunSoFar(False, True, SOON, {"t": RunState.RUNNING}), "r~4", "t"),
+    ],
+)
+def test_a_task_goes_on_with_its_run_or_begins_the_next(
+    attempt: int, so_far: RunSoFar, run: str, task: str
+) -> None:
+    """By the end that was reported, by time, and by a task that comes again; and it is a retry only of what failed."""
+    call = Call("r", "r", "nextflow", "A", attempt=attempt, task="t")
+    found = continued(call, "r~4", so_far, NOW)
+    assert (found.run, found.task) == (run, task)
+    assert continued(call, "r", so_far, NOW).run == ("r" if run == "r~4" else "r~2")
+
+
+@pytest.mark.parametrize(
+    ("run", "number"), [("r", 1), ("r~2", 2), ("r~10", 10), ("r~test", 0), ("r2", 0), ("r~", 0), ("~3", 0)]
+)
+def test_a_run_has_the_number_of_its_repetition(run: str, number: int) -> None:
+    """The first has none in its id."""
+    assert repetition("r", run) == number
 
 
 @pytest.mark.parametrize(

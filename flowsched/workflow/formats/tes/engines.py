@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from flowsched.values import replace
 from flowsched.workflow.formats.tes.task import Input, Task
+from flowsched.workflow.run.states import RunState
 from flowsched.workflow.run_tasks import LONGEST, cromwell_place, shard_number
 from flowsched.workflow.spec import Call
 
@@ -59,6 +61,61 @@ class Identity(msgspec.Struct, frozen=True):
     reused: bool = False
 
 
+class RunSoFar(NamedTuple):
+    """A run, before one more task of it comes.
+
+    Args:
+        reported: Whether its end was reported.
+        live: Whether a task of it waits or runs.
+        ended_ms: When the last of its tasks ended; 0 = none has.
+        tries: The states of the last tries of the task, and of those beside it, by task.
+    """
+
+    reported: bool
+    live: bool
+    ended_ms: int
+    tries: Mapping[str, RunState]
+
+
+#: After the text of a run, before the number of its repetition; after a task, before the number of the one beside it.
+REPEATED: Final = "~"
+BESIDE: Final = "#"
+#: A run that no task has lived in for so long is over. Engines send the next task some seconds after the last has ended; twice
+#: as long, and a repeated run is more often shown as one with the first.
+RESTS_MS: Final = 3_600_000
+
+
+def repetition(text: str, run: str) -> int:
+    """The number of a run among those of the same text, from 1; 0 if the run has another text."""
+    number = run.removeprefix(text + REPEATED)
+    return 1 if run == text else int(number) if number != run and number.isdecimal() else 0
+
+
+def continued(call: Call, run: str, so_far: RunSoFar, now_ms: int) -> Call:
+    """A call as one of the run that goes on, or of the next one; as a retry of a task, or as one beside it.
+
+    A run is over when its end was reported, when it rests for `RESTS_MS`, or when nothing of it lives and the call is the first
+    try of a task that has succeeded in it. An engine that numbers no tries may send a task that differs from a living one in
+    nothing that is known: it is a retry where a try has failed, else another task.
+
+    Args:
+        call: As the task itself says it.
+        run: The newest run of the same text.
+        so_far: That run.
+        now_ms: Wall-clock ms.
+    """
+    rests = not so_far.live and now_ms - so_far.ended_ms >= RESTS_MS
+    done = not so_far.live and call.attempt <= 1 and so_far.tries.get(call.task) is RunState.SUCCEEDED
+    if so_far.reported or rests or done:
+        return replace(call, run=f"{call.run}{REPEATED}{repetition(call.run, run) + 1}")
+    call = replace(call, run=run)
+    if call.attempt or not so_far.tries:
+        return call
+    over = (RunState.FAILED, RunState.CANCELLED)
+    failed = next((task for task, state in so_far.tries.items() if state in over), None)
+    return replace(call, task=failed or f"{call.task}{BESIDE}{len(so_far.tries) + 1}")
+
+
 class Found(msgspec.Struct, frozen=True):
     """The findings of a recognizer; the fields are those of `Call` and `Identity`. An empty node is the kind."""
 
@@ -89,7 +146,7 @@ def _identity(task: Task, source: str, found: Found) -> Identity:
     if not found.run.strip() or not node.strip():
         return Identity(kind)
     call = Call(
-        found.run[:LONGEST], found.run_name[:LONGEST], source, node[:LONGEST],
+        found.run[: LONGEST - 16], found.run_name[:LONGEST], source, node[:LONGEST],
         found.shard, found.attempt, found.after, found.task[-LONGEST:],
     )  # fmt: skip
     return Identity(kind, call, found.reused)
