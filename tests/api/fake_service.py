@@ -142,6 +142,9 @@ class FakeTes:
         self.service = service
         self.asked: list[dict[str, Any]] = []
 
+    def storage(self) -> list[str]:
+        return ["file:///"]
+
     async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
         self.service._fail()
         self.asked.append({"raw": raw, "client": client, "key": idempotency_key})
