@@ -68,6 +68,8 @@ from flowsched.store.tes import TesTasks
 from flowsched.store.workflows import Which, Workflows, token_of, untoken
 from flowsched.store.writer import GroupWriter
 from flowsched.values import replace
+from flowsched.workflow.formats.tes.answers import TAIL_BYTES
+from flowsched.workflow.formats.tes.document import STAGE
 from flowsched.workflow.returned import added, as_totals
 from flowsched.workflow.run.outcomes import CANCELLED, SPOILED
 from flowsched.workflow.run.run import WorkflowRun
@@ -226,7 +228,7 @@ class Service:
         self.tes = TesService(
             TesTasks(database), self._admission, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
-            failpoint=failpoint, replicated=replicated, refusal=refusal,
+            failpoint=failpoint, tails=self._tails, replicated=replicated, refusal=refusal,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows
@@ -707,6 +709,16 @@ class Service:
         name = pod_name(workflow, stage, index, row.attempt)
         data, more = await self._executor.logs(name, stream, offset, limit, row.node)
         return data, more or (live and row.ended_ms is None)
+
+    async def _tails(self, workflow: str, attempt: int, node: str) -> tuple[str, str]:
+        """The ends of stdout and stderr of a TES task's attempt, where the executor finds them at once."""
+        if not self._executor.knows_log_sizes:
+            return "", ""
+        name, ends = pod_name(workflow, STAGE, 0, attempt), []
+        for stream in ("stdout", "stderr"):
+            start = max(0, await self._executor.log_size(name, stream, node) - TAIL_BYTES)
+            ends.append((await self._executor.logs(name, stream, start, TAIL_BYTES, node))[0])
+        return ends[0].decode(errors="replace"), ends[1].decode(errors="replace")
 
     async def log_start(
         self, workflow: str, stage: str, index: int, *, attempt: int | None, stream: str, tail: int

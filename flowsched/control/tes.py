@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import zlib
 from collections import Counter, OrderedDict
@@ -23,7 +24,7 @@ from flowsched.control.documents import Documents
 from flowsched.control.planning.plans import PlanBook, with_rank
 from flowsched.engine.explain import explain
 from flowsched.engine.state import EngineState
-from flowsched.errors import Conflict, InvalidDocument, NotFound, Unavailable
+from flowsched.errors import Conflict, FlowschedError, InvalidDocument, NotFound, Unavailable
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.requests import Repeats, TesTask
@@ -192,6 +193,9 @@ REPEAT_MS: Final = 60_000
 #: Bodies kept in memory: each poll of a task in full shows it.
 _REMEMBERED_BYTES: Final = 64 << 20
 _HEARD: Final = 200_000
+#: The ends of a running executor's logs are read again after so long, and waited for so long.
+_TAILS_MS: Final = 2_000
+_TAILS_S: Final = 2.0
 #: A page of a list ends after so many bytes, however many tasks were asked for.
 _PAGE_BYTES: Final = 16 << 20
 #: Keys of clients, and of bodies: what another API's clients may send as a key has no line breaks in it.
@@ -208,6 +212,9 @@ class _Known(msgspec.Struct):
     state: str = ""  #: as last answered
     logs: Sequence[Mapping[str, Any]] = ()
     ended: bool = False  #: state and logs are the last
+    pod: tuple[int, str] | None = None  #: attempt and node of its present pod
+    tails: tuple[str, str] = ("", "")  #: of stdout and stderr of the executor that runs
+    read_ms: int = 0  #: when they were read
 
 
 class Known:
@@ -265,9 +272,11 @@ class TesService:
         ranks: PlanBook,
         memory: Callable[[], EngineState | None],
         failpoint: Callable[[str], Awaitable[None]],
+        tails: Callable[[str, int, str], Awaitable[tuple[str, str]]],
         replicated: bool = False,
         refusal: Refusal | None = None,
     ) -> None:
+        self._tails = tails
         self._refusal = refusal
         self._reads = reads
         self._admission = admission
@@ -356,6 +365,7 @@ class TesService:
         if known is not None:
             self._hear(ident)
             if known.ended or self._answer_live(ident, view, known):
+                await self._read_tails(ident, view, known)
                 return self._shown(ident, view, known)
         try:
             row = await self._reads.get(ident, body=known is None)
@@ -370,6 +380,8 @@ class TesService:
         if known is None:
             known = self._known.put(ident, await aside(len(row.body), _remembered, row))
         known.state, known.logs = _now(row, tries, view, known.logs)
+        known.pod = (tries[-1].attempt, tries[-1].node) if tries else None
+        await self._read_tails(ident, view, known)
         # A failed workflow can be tried again by another process, which this one does not hear of.
         again = self._replicated and row.run_state == RunState.FAILED
         known.ended = view != "MINIMAL" and known.state in answers.FINAL and not again
@@ -381,14 +393,31 @@ class TesService:
             return _shown(ident, view, known, known.logs)
         why = waits(self._memory(), ident, self._clock()) if known.state not in answers.FINAL else ()
         logs = answers.with_notes(known.logs, known.state, why)
+        if known.state == answers.RUNNING:
+            logs = answers.with_tails(logs, *known.tails)
         return _shown(ident, view, known, logs)
+
+    async def _read_tails(self, ident: str, view: str, known: _Known) -> None:
+        """Read the ends of the logs of a running task for the view FULL, at most once in a while."""
+        now = self._clock()
+        if (
+            view != "FULL"
+            or known.state != answers.RUNNING
+            or not known.pod
+            or now - known.read_ms < _TAILS_MS
+        ):
+            return
+        known.read_ms = now
+        with suppress(FlowschedError, OSError):
+            async with asyncio.timeout(_TAILS_S):
+                known.tails = await self._tails(ident, *known.pod)
 
     def _answer_live(self, ident: str, view: str, known: _Known) -> bool:
         """Answer from memory, if it knows all that the view shows."""
         found = live(self._memory(), ident)
         if found is None or (found.attempt > 0 and view != "MINIMAL"):
             return False
-        known.state = found.state
+        known.state, known.pod = found.state, (found.attempt, found.node)
         if view != "MINIMAL":
             tries = [answers.Try(found.node, found.attempt, found.started_ms)] if found.node else []
             known.logs = answers.task_logs(tries, found.started_ms, found.state, "", None)

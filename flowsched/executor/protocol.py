@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -245,6 +245,7 @@ class Usage(msgspec.Struct, frozen=True):
     bytes_local: int = 0  #: input bytes found on the node
     bytes_moved: int = 0  #: input bytes that were copied to the node for it, or that it read from another one
     disk_bytes: int = -1  #: of the bytes read and written, those of disks; -1 = not measured
+    occupied_bytes: int = 0  #: that its files occupied when a container task ended; 0 = not measured
 
 
 # Reports of an executor. `at_ms` is wall-clock ms where it happened; nodes have clocks of their own, which may be wrong.
@@ -571,6 +572,9 @@ class Executor(ABC):
         self, name: str, stream: str, offset: int, limit: int, node: str = ""
     ) -> tuple[bytes, bool]:
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come. `node`: where it was bound."""
+
+    #: Whether `log_size` reads no log: then TES shows the end of a running one.
+    knows_log_sizes: ClassVar[bool] = False
 
     async def log_size(self, name: str, stream: str, node: str = "") -> int:
         """Bytes that a log has now. An executor that does not know finds out by reading it."""

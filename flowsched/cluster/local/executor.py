@@ -378,6 +378,8 @@ class LocalCluster(Executor):
             return b"", not finished
         return data, not finished or offset + len(data) < size
 
+    knows_log_sizes = True
+
     async def log_size(self, name: str, stream: str, node: str = "") -> int:
         """The size of a log file."""
         return await self._in_thread(self._size_log, name, stream)

@@ -18,6 +18,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from socket import socket
 
 from . import kin
@@ -144,7 +145,8 @@ def carry_out(task: Task, wake: int, container: Contained | None) -> Record:
         if code == 0 and not reason:
             message = replaced(task)
             reason = "OutputRefused" if message else ""
-        return end_of(task, code, reason, message, [], usage(task, before), container.report)
+        used = usage(task, before) | {"occupied_bytes": occupied(task.folder)}
+        return end_of(task, code, reason, message, [], used, container.report)
     try:
         task.start()
         reason, message = supervise(task, wake)
@@ -269,6 +271,23 @@ def published(task: Task) -> tuple[list[Record], str, str]:
         if is_full(error) and release_grace_s(task.folder) is not None:
             return [], "Released", ""
         return [], "OutputFailed", f"cannot publish: {error}"
+
+
+#: The space of more files than these is not measured: the attempt's end would wait for it.
+_MOST_FILES = 20_000
+
+
+def occupied(folder: str) -> int:
+    """The bytes that the files below a folder occupy; 0 where there are too many to count."""
+    total = files = 0
+    for at, _, names in os.walk(folder):
+        files += len(names)
+        if files > _MOST_FILES:
+            return 0
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(f"{at}/{name}").st_blocks * 512
+    return total
 
 
 def usage(task: Task, before: dict[str, int]) -> Record:

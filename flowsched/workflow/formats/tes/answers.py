@@ -103,6 +103,7 @@ class Report(msgspec.Struct):
 class _Usage(msgspec.Struct):
     cpu_ms: int = 0
     max_rss_bytes: int = 0
+    occupied_bytes: int = 0
 
 
 _REPORT: Final = msgspec.json.Decoder(Report)
@@ -225,7 +226,11 @@ def image_words(image: UsedImage) -> str:
 def _used(attempt: Try) -> dict[str, str]:
     """The amounts that an attempt has used, of those that were measured."""
     used = _USAGE.decode(attempt.usage) if attempt.usage else _Usage()
-    found = {"peak_memory_bytes": used.max_rss_bytes, "cpu_time_ms": used.cpu_ms}
+    found = {
+        "peak_memory_bytes": used.max_rss_bytes,
+        "cpu_time_ms": used.cpu_ms,
+        "disk_used_bytes": used.occupied_bytes,
+    }
     return {name: str(amount) for name, amount in found.items() if amount}
 
 
@@ -278,6 +283,14 @@ def with_notes(
     if state in (QUEUED, INITIALIZING) and waits:
         return [*logs, {"logs": [], "outputs": [], "system_logs": list(map(tail, waits))}]
     return logs
+
+
+def with_tails(logs: Sequence[Mapping[str, Any]], stdout: str, stderr: str) -> Sequence[Mapping[str, Any]]:
+    """Logs with an entry for the executor that runs: it has no end, and its exit code, which TES demands, means nothing yet."""
+    if not logs or not (stdout or stderr):
+        return logs
+    running = {"exit_code": 0, "start_time": logs[-1]["start_time"], "stdout": stdout, "stderr": stderr}
+    return [*logs[:-1], {**logs[-1], "logs": [*logs[-1]["logs"], running]}]
 
 
 def in_basic(logs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
