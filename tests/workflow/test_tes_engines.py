@@ -180,6 +180,30 @@ def test_a_retry_of_toil_and_of_nextflow_is_an_attempt_of_the_same_task() -> Non
     assert task_of(first) == task_of(again) != task_of(other)
 
 
+ORDER = (  # as toil-batch-system-tes 2.0 packed it
+    "gAWVjgEAAAAAAAB9lIwHY29tbWFuZJRYegEAAF90b2lsX3dvcmtlciBDV0xKb2IgZmlsZTovdmFyL3RtcC9raW5kcy1qcy9nMiBraW5kLUNXTEpvYi9pbnN0"
+    "YW5jZS02cHM1MTRnNSAtLWNvbnRleHQgZ0FTVnpnQUFBQUFBQUFDTUlYUnZhV3d1WW1GMFkyaFRlWE4wWlcxekxtTnNaV0Z1ZFhCZmMzVndjRzl5ZEpTTUZG"
+    "ZHZjbXRsY2tOc1pXRnVkWEJEYjI1MFpYaDBsSk9VS1lHVWZaU01FWGR2Y210bGNrTnNaV0Z1ZFhCSmJtWnZsSXdsZEc5cGJDNWlZWFJqYUZONWMzUmxiWE11"
+    "WVdKemRISmhZM1JDWVhSamFGTjVjM1JsYlpTTUVWZHZjbXRsY2tOc1pXRnVkWEJKYm1admxKT1VLRTVPakNRNE9UWXlORGM0WmkwMU9UbGhMVFJpWlRZdFlX"
+    "UTROeTB6TldGaE1qZzBNak0wWWplVWpBWmhiSGRoZVhPVWRKU0JsSE5pTGc9PZRzLg=="
+)
+
+
+def test_a_run_of_toil_is_its_workflow_whatever_its_job_store() -> None:
+    """Its id is in what the worker is told; an order that cannot be read leaves the job store, which a later run may have too."""
+    named = toil("'CWLJob' h.cwl kind-CWLJob/instance-a v1")
+    found = []
+    for order in (ORDER, ORDER[:-8], "x", "é"):
+        named.executors[0].command[1] = order
+        identity = identify(named)
+        assert identity.call is not None
+        found.append((identity.call.run, identity.call.run_name, identity.reused))
+    assert found == [
+        ("toil-8962478f-599a-4be6-ad87-35aa284234b7", "greet", False),
+        *[("toil-07e8f7d3bdf3cd0c", "greet", True)] * 3,
+    ]
+
+
 def test_shards_inside_each_other_are_the_item_of_a_task_of_sprocket() -> None:
     """The whole path of shards tells it from the same shard of another scatter."""
     found = identify(sprocket("b-inner-0--make-2-dme0apGECTvG")).call

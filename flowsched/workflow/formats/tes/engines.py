@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -41,6 +42,8 @@ _NEXTFLOW_NAME: Final = re.compile(r"(\S+)(?: \((.*)\))?", re.DOTALL)
 _SPROCKET_NAME: Final = re.compile(r"([A-Za-z].*)-[0-9A-Za-z]{12}")
 #: Toil's name of a job: 'class' unit id-in-the-job-store vVERSION.
 _TOIL_NAME: Final = re.compile(r"'([^']+)'(?: (.+))? (\S+) v([0-9]{1,6})")
+_TOIL_CONTEXT: Final = re.compile(rb"--context ([A-Za-z0-9+/]+=*)")
+_TOIL_UUID: Final = re.compile(_UUID.pattern.encode())
 #: cwltool names the second task of a step `step_2`.
 _CWL_NAME: Final = re.compile(r"(.+)_([1-9][0-9]{0,8})")
 #: cwltool draws the folder of all containers of one process at random.
@@ -354,23 +357,37 @@ def _is_number(text: str) -> bool:
 def _toil(task: Task) -> Found | None:
     """A job of Toil: its first input is the job store, its name ends with its id there and with its version, which a retry raises.
 
-    The numbers in its unit are shards. A tool that has no file of its own has a new UUID in each run.
+    The order to the worker has the id of the workflow, pickled and packed twice: a later run in the same job store has another
+    one. It is searched as bytes, since to unpickle is to run what a client sends.
+
+    The numbers in the job's unit are shards. A tool that has no file of its own has a new UUID in each run.
     """
     store = next(iter(task.inputs or ()), None)
     name = _TOIL_NAME.fullmatch(task.name or "")
     if store is None or name is None or not task.executors[0].command[0].startswith("_toil"):
         return None
     parts = [part for part in (name[2] or "").split(".") if not part.startswith("_:")]
-    url = (store.url or "").rstrip("/")
+    url, workflow = (store.url or "").rstrip("/"), _toil_workflow(task.executors[0].command)
     return Found(
         kind=".".join(part for part in parts if not _is_number(part)) or name[1],
-        run=f"toil-{_digest(url)[:16]}",
+        run=f"toil-{workflow or _digest(url)[:16]}",
         run_name=url.rpartition("/")[2] or "toil",
         shard=shard_number([int(part) for part in parts if _is_number(part)]),
         attempt=max(1, int(name[4])),
         task=name[3],
-        reused=True,
+        reused=not workflow,
     )
+
+
+def _toil_workflow(command: Sequence[str]) -> str:
+    """The id of Toil's workflow in an order to a worker; "" if none is found."""
+    try:
+        order = b64decode("".join(command[1:2]), validate=True)
+        context = _TOIL_CONTEXT.search(order)
+        found = context and _TOIL_UUID.search(b64decode(context[1], validate=True))
+    except ValueError:
+        return ""
+    return found[0].decode() if found else ""
 
 
 def _cwl_tes(task: Task) -> Found | None:
