@@ -195,7 +195,7 @@ def learn(
     state = recorder.state
     size = int(stage.local[task]) + int(stage.moved[task])
     outputs = {output.name: output.size_bytes for output in event.outputs}
-    measured = _measured(size, event.usage, _wrote(outputs, bool(stage.spec.outputs)))
+    measured = _measured(size, event.usage, outputs)
     if stage.spec.estimate.runtime_ms is not None:
         measured = measured._replace(declared_ms=stage.spec.estimate.runtime_ms)
     before = state.work.estimates.learn(*run.spec.kind_of(stage.spec), max(1, ran_ms), measured, outputs)
@@ -213,19 +213,15 @@ def relearn(
 ) -> None:
     """After a restart: one task as its row remembers it."""
     used = replace(_NOTHING, **{name: usage[name] for name in Usage.__struct_fields__ if name in usage})
-    measured = _measured(input_bytes, used, _wrote(outputs, True))
+    measured = _measured(input_bytes, used, outputs)
     state.work.estimates.learn(workflow, stage, runtime_ms, measured, outputs)
 
 
-def _wrote(outputs: Mapping[str, int], some: bool) -> int:
-    """Of a gang one member writes an output, and the others are not taken for members that write nothing."""
-    return sum(outputs.values()) if outputs or not some else UNMEASURED
-
-
-def _measured(size: int, used: Usage, wrote: int) -> Measured:
+def _measured(size: int, used: Usage, outputs: Mapping[str, int]) -> Measured:
     """The measurements of a task.
 
     Not every executor measures everything. Every process uses CPU time, memory and I/O: a zero means that it was not measured.
+    Without published outputs it is not known what a task wrote: to files of its own, or as a member of a gang.
     """
     moved = used.read_bytes > 0 or used.written_bytes > 0
     return Measured(
@@ -234,6 +230,6 @@ def _measured(size: int, used: Usage, wrote: int) -> Measured:
         used.read_bytes if moved else UNMEASURED,
         used.written_bytes if moved else UNMEASURED,
         used.max_rss_bytes or UNMEASURED,
-        wrote,
+        sum(outputs.values()) if outputs else UNMEASURED,
         disk_bytes=used.disk_bytes,
     )
