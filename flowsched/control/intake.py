@@ -12,9 +12,10 @@ from typing import Final
 
 from flowsched.control.documents import Documents
 from flowsched.control.leading.dispatch import LONG_COST, Dispatcher, cost_of
-from flowsched.control.leading.recover import load_run, make_run
+from flowsched.control.leading.recover import load_run, make_run, measure_placed
 from flowsched.engine.events import Accepted, Command, EngineEvent, Revived
 from flowsched.errors import FlowschedError
+from flowsched.executor.protocol import Executor
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
 from flowsched.store.rows import CommandRow
@@ -45,6 +46,7 @@ class Intake:
         database: Database,
         documents: Documents,
         dispatcher: Dispatcher,
+        executor: Executor,
         *,
         last_seq: int,
         clock: Callable[[], int],
@@ -53,6 +55,7 @@ class Intake:
         self._reads = Workflows(database)
         self._documents = documents
         self._dispatcher = dispatcher
+        self._executor = executor
         self._seq = last_seq
         self._clock = clock
         self._reported: set[int] = set()
@@ -109,6 +112,8 @@ class Intake:
         if self._urgent.is_set() or time.monotonic() - self._commands_at >= POLL_S:
             events += await self._commands()
         if events:
+            runs = [event.run for event in events if isinstance(event, (Accepted, Revived))]
+            await measure_placed(self._executor, runs)
             self._dispatcher.report(events)
             self._found_at = time.monotonic()
         self._documents.trim()

@@ -14,6 +14,7 @@ from flowsched.engine.backlog import Backlog, collect
 from flowsched.engine.choices import NO_COSTS, choice_rows
 from flowsched.engine.data import cache_evictions
 from flowsched.engine.data.cache_evictions import reserve_room
+from flowsched.engine.data.inputs import read_bytes
 from flowsched.engine.data.prefetch import foresee
 from flowsched.engine.data.remote_reads import begin_reading, sources
 from flowsched.engine.data.staging import Targets, chosen_before_staging, sweep
@@ -216,9 +217,10 @@ class Binds:
 
     def _note(self, candidate: Candidate, tasks: Indices, nodes: Indices) -> None:
         """Note tasks and their nodes. A gang moves now, since states show its seats."""
-        sizes = self._recorder.state.cluster.catalogue.sizes
-        total = sum([sizes[dataset] for dataset in candidate.group.reads])
         stage = candidate.stage
+        total = read_bytes(
+            self._recorder.state.cluster.catalogue, candidate.run, stage, candidate.group.reads
+        )
         if stage.spec.gang:
             self._move(candidate, tasks, nodes, np.full(len(tasks), total))
             return

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Evictable, shut_nodes
 from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, gather_of
-from flowsched.engine.data.inputs import MissingInput, dataset_ids, private
+from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
 from flowsched.engine.state import EngineState
@@ -279,8 +279,7 @@ class _Alike:
 
     def expected(self, inputs: tuple[int, ...]) -> tuple[int | None, int | None, tuple[Demand | None, ...]]:
         """The runtime of a task that reads these, a high quantile of it (ms), and its roles' demands on disks."""
-        sizes = self.state.cluster.catalogue.sizes
-        size = sum([sizes[dataset] for dataset in inputs])
+        size = read_bytes(self.state.cluster.catalogue, self.run, self.stage, inputs)
         estimates = self._estimates.get(size)
         if estimates is None:
             runtime_ms, high_ms = expected(self.state, self.run, self.stage, inputs)
@@ -414,7 +413,7 @@ def expected(
     if state.work.estimates.samples(*kind) == 0:
         return declared_ms, None
     if declared_ms is None:
-        size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
+        size = read_bytes(state.cluster.catalogue, run, stage, inputs)
         return state.work.estimates.runtime_ms(*kind, size), state.work.estimates.high_ms(*kind, size)
     high = state.work.estimates.high_declared_ms(*kind, declared_ms)
     return declared_ms, high if high is not None and high > declared_ms else None

@@ -109,6 +109,7 @@ class LookedUp(msgspec.Struct, frozen=True):
         others: Shards that the cache was not asked for.
         names: URI -> the dataset that it is now.
         in_place: Those of them that nodes read where they lie.
+        sizes: Dataset -> its bytes, as its store reports them.
         looks: `WorkflowRun.looks` when this was asked; an answer to an earlier question is ignored.
     """
 
@@ -118,6 +119,7 @@ class LookedUp(msgspec.Struct, frozen=True):
     others: tuple[int, ...] = ()
     names: Mapping[str, str] = msgspec.field(default_factory=dict)
     in_place: frozenset[str] = frozenset()
+    sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
     looks: int = 0
 
 

@@ -14,7 +14,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.backlog import Indices, expected
-from flowsched.engine.data.inputs import MissingInput, dataset_ids
+from flowsched.engine.data.inputs import MissingInput, dataset_ids, read_bytes
 from flowsched.engine.data.staging import MAX_TRIES, last_try_ms
 from flowsched.engine.io_demand import demand_text
 from flowsched.engine.state import EngineState
@@ -67,8 +67,8 @@ def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> di
         if not isinstance(key, GroupKey):
             return None
         run = state.work.runs[key.workflow]
-        size = sum(state.cluster.catalogue.sizes[dataset] for dataset in group.reads)
-        return spread_of(state, run, run.stages[key.stage], size)
+        stage = run.stages[key.stage]
+        return spread_of(state, run, stage, read_bytes(state.cluster.catalogue, run, stage, group.reads))
 
     found = starts(
         state.cluster.snapshot,
@@ -109,7 +109,7 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
     disk = demand_text(state, run, stage, inputs)
     if expected_ms is None:
         return f"runtime unknown, counted as {format_duration(state.policy.profile.default_runtime_ms)}{disk}"
-    size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
+    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
     samples = state.work.estimates.samples(*run.spec.kind_of(stage.spec))
     whose = "as its document says" if declared_ms is not None else f"learned from {samples}"
     spread = spread_of(state, run, stage, size) if samples else None

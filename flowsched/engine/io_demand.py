@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flowsched.engine.data.inputs import private
+from flowsched.engine.data.inputs import private, read_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Demand
 from flowsched.scheduling.policy.framework import BURSTS, Storage
@@ -77,7 +77,7 @@ def direct_demand(
     """
     io, spec = traffic_of(stage.spec, role), stage.spec
     kind = run.spec.kind_of(spec)
-    size = sum([state.cluster.catalogue.sizes[dataset] for dataset in inputs])
+    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
     if io.read_rate or io.write_rate:
         return Demand(direct=_asked(storage, io.read_rate, io.write_rate))
     read, wrote = io.read_bytes, io.write_bytes
@@ -127,7 +127,7 @@ def learned_demand(
     moved, disk = state.work.estimates.trend(*kind, DISK), fastest_disk(state)
     if moved is None or moved.samples < ENOUGH or not disk:
         return None
-    size = sum([state.cluster.catalogue.sizes[dataset] for dataset in inputs])
+    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
     cores = -(-spec.roles[0].resources.cpu_millicores // 1000)
     rate = state.work.estimates.io_rate(*kind, size, cores, disk)
     factor = correction(state, kind)

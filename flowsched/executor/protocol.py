@@ -393,12 +393,14 @@ class Fingerprint(msgspec.Struct, frozen=True):
         modified_ms: When it was last changed, wall clock; None = its store reports none.
         content: A digest of the content, where it was read: datasets of equal digests have equal content, whatever their uris.
         in_place: Nodes read it where it lies: a copy there takes no room.
+        size_bytes: Of its file, or of all its files; None = its store reports none.
     """
 
     version: str
     modified_ms: int | None = None
     content: str = ""
     in_place: bool = False
+    size_bytes: int | None = None
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -614,6 +616,14 @@ class Executor(ABC):
             by_content: Read the files of this machine, too, and digest them.
         """
         return dict.fromkeys(uris, "this cluster cannot look at datasets outside")
+
+    async def placed_sizes(self, paths: Sequence[str]) -> Mapping[str, int]:
+        """The bytes of files and folders that containers read where every node sees them, of those whose size is known.
+
+        Args:
+            paths: Absolute paths, or file URIs.
+        """
+        return {}
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
         """Look for copies of datasets on all nodes, and report where there is none, or none that is whole (`present` is False).

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ def test_a_file_is_another_version_after_each_change(tmp_path: Path) -> None:
     """Also one of the same size whose time was set back, one that an older file was moved over, and one that a link leads to."""
     uri, origins = written(tmp_path / "x", "one"), Origins()
     versions = [origins.fingerprint(uri).version]
-    assert origins.fingerprint(f"file://{uri}") == Fingerprint(versions[0], 1_700_000_000_000)
+    assert origins.fingerprint(f"file://{uri}") == Fingerprint(versions[0], 1_700_000_000_000, size_bytes=3)
     written(tmp_path / "x", "two")
     versions.append(origins.fingerprint(uri).version)
     Path(written(tmp_path / "y", "six", AT_NS - 5)).replace(tmp_path / "x")
@@ -45,7 +47,10 @@ def test_a_content_is_digested_if_that_is_asked(tmp_path: Path) -> None:
     uri = written(tmp_path / "x", "one")
     found = Origins().fingerprint(uri, by_content=True)
     assert found == Fingerprint(
-        Origins().fingerprint(uri).version, 1_700_000_000_000, hashlib.sha256(b"one").hexdigest()
+        Origins().fingerprint(uri).version,
+        1_700_000_000_000,
+        hashlib.sha256(b"one").hexdigest(),
+        size_bytes=3,
     )
 
 
@@ -91,8 +96,8 @@ async def test_a_file_of_a_server_is_known_by_its_etag() -> None:
         second = await look.of([origin.uri], by_content=True)
         origin.etag = ""
         third = await look.of([origin.uri], by_content=False)
-        assert first == {origin.uri: Fingerprint('"one"')}
-        assert second == {origin.uri: Fingerprint('"two"')}
+        assert first == {origin.uri: Fingerprint('"one"', size_bytes=1_000_000)}
+        assert second == {origin.uri: Fingerprint('"two"', size_bytes=1_000_000)}
         assert third == {
             origin.uri: f"{origin.uri}: its server tells neither an ETag nor when it was changed"
         }
@@ -120,3 +125,41 @@ async def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     found = await asyncio.wait_for(Identities(Origins()).of([uri, str(tmp_path / "y")], by_content=False), 10)
     assert isinstance(found[uri], Fingerprint)
     assert found[str(tmp_path / "y")] == f"there is no {tmp_path / 'y'}"
+
+
+async def test_sizes_of_files_that_all_nodes_see(tmp_path: Path) -> None:
+    """Of a file, of one behind a link, of a folder; what is not there, or has more than 1,000 entries, has none."""
+    written(tmp_path / "a b", "123")
+    (tmp_path / "link").symlink_to("a b")
+    written(tmp_path / "d" / "x", "45")
+    (tmp_path / "d" / "sub").mkdir()
+    written(tmp_path / "d" / "sub" / "y", "6789")
+    (tmp_path / "many").mkdir()
+    for number in range(1_001):
+        (tmp_path / "many" / str(number)).touch()
+    names = ("a b", "link", "d", "many", "none")
+    paths = [*(f"{tmp_path}/{name}" for name in names), f"file://{tmp_path}/a%20b"]
+    found = await Identities(Origins()).placed_sizes(paths)
+    assert found == {paths[0]: 3, paths[1]: 3, paths[2]: 6, paths[5]: 3}
+
+
+async def test_a_file_system_that_does_not_answer_holds_up_one_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next ones are answered at once, without a size, while its thread still waits."""
+    stat, free = os.stat, threading.Event()
+
+    def hangs(path: str, **more: Any) -> os.stat_result:
+        if path == "/nfs/x":
+            free.wait(60)
+        return stat(path, **more)
+
+    monkeypatch.setattr(os, "stat", hangs)
+    monkeypatch.setattr("flowsched.cluster.node.identities._PATIENCE_S", 0.05)
+    uri, look = written(tmp_path / "x", "one"), Identities(Origins())
+    try:
+        assert await look.placed_sizes([uri]) == {uri: 3}
+        assert await look.placed_sizes(["/nfs/x"]) == {}
+        assert await look.placed_sizes([uri]) == {}
+    finally:
+        free.set()

@@ -60,7 +60,9 @@ async def looking(
         documents = Documents(Workflows(database))
         for number in range(1, accepted + 1):
             documents.keep(f"w{number}", SPEC, 64)
-        made = Intake(database, documents, cast("Any", dispatcher), last_seq=0, clock=lambda: 0)
+        made = Intake(
+            database, documents, cast("Any", dispatcher), cast("Any", None), last_seq=0, clock=lambda: 0
+        )
         running = asyncio.create_task(made.run())
         while len(looks) < 2 or len(dispatcher.reported) < accepted:
             await asyncio.sleep(0.01)

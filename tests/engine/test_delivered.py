@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowsched.engine.backlog import expected
+from flowsched.engine.events import LookedUp
 from flowsched.executor.protocol import ContainerReport, DeliveredFile, PodEnded, Usage
+from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000
@@ -30,3 +33,35 @@ def test_what_a_task_delivers_by_itself_is_not_taken_for_nothing() -> None:
     s.tell(PodEnded("fs-w-a-0-0", s.now, 0, usage=Usage(cpu_ms=5), container=report), after=2_000)
     assert s.state.work.estimates.samples("w", "a") == 1
     assert s.state.work.estimates.output_bytes("w", "a") is None
+
+
+def test_the_size_that_a_document_states_goes_before_that_of_the_store() -> None:
+    """Otherwise the two would take turns."""
+    s = scene()
+    name = "s3://lab/o#version=" + "a" * 32
+    s.submit("w", steps("b", inputs=[{"path": "/i", "uri": "s3://lab/o", "size": "5M"}]))
+    s.tell(LookedUp("w", 0, others=(0,), names={"s3://lab/o": name}, sizes={name: 200 * MB}))
+    assert [order.size_bytes for order in s.last.transfers] == [5 * MB]
+
+
+def test_files_that_are_read_where_they_lie_count_as_read() -> None:
+    """Their bytes are a part of the sample, and of what is expected of the next of the kind."""
+    s = scene()
+    for number, size in enumerate((10, 20, 30, 40, 50)):
+        pod = arrives(s, f"w{number}", size * MB)
+        s.start(pod)
+        s.tell(PodEnded(pod, s.now + size * 1_000, 0), after=size * 1_000)
+    arrives(s, "w5", 100 * MB)
+    stage = s.runs["w5"].stages[0]
+    assert stage.local.tolist() == [100 * MB]
+    assert expected(s.state, s.runs["w5"], stage, ()) == (100_000, 100_000)
+
+
+def arrives(s: Scene, ident: str, size: int) -> str:
+    """A task of the kind `w/a` that reads one file of so many bytes in place; its pod."""
+    accepted = s.accepted(ident, steps("a", inputs=[{"path": "/i", "uri": "/data/i"}]))
+    accepted.run.spec = replace(accepted.run.spec, name="w")
+    accepted.run.placed_bytes[0] = size
+    s.tell(accepted)
+    assert s.launched == [f"fs-{ident}-a-0-0"]
+    return s.launched[0]

@@ -187,3 +187,25 @@ async def test_a_gang_of_container_tasks_that_a_tes_client_asks_for(tmp_path: Pa
         "0 of 3\n",
     )
     assert [output["path"] for output in told["logs"][0]["outputs"]] == ["/out/rank", "/out/log"]
+
+
+async def test_files_that_are_read_where_they_lie_have_sizes(tmp_path: Path) -> None:
+    """A task's input bytes are those of its files, each once, though one has two places. A file that is made later has
+    no size when the workflow comes: then nothing is known of the task's input.
+    """
+    (tmp_path / "a").write_text("123")
+    (tmp_path / "b").write_text("4567")
+
+    def stage(name: str, *files: str) -> dict[str, Any]:
+        inputs = [{"path": f"/in/{at}", "uri": f"{tmp_path}/{file}"} for at, file in enumerate(files)]
+        return {"name": name, "steps": [{"command": ["true"]}], "files": {"inputs": inputs}}
+
+    make = {"name": "make", "steps": [{"command": ["sh", "-c", "echo > /out/c"]}]}
+    make["files"] = {"outputs": [{"path": "/out/c", "uri": f"{tmp_path}/c"}]}
+    stages = [make, stage("known", "a", "b", "a"), {**stage("later", "a", "c"), "needs": ["make"]}]
+    async with app.running(settings(tmp_path / "root")) as up, Client(up.url) as client:
+        run = await client.submit({"name": "w", "stages": stages})
+        done = await client.wait(run.id, 30)
+        assert (done.state, done.reason) == ("SUCCEEDED", "")
+        read = [(await up.service.task(run.id, name, 0)).bytes_local for name in ("known", "later")]
+    assert read == [7, 0]

@@ -341,6 +341,10 @@ class LocalCluster(Executor):
             for uri, identity in found.items()
         }
 
+    async def placed_sizes(self, paths: Sequence[str]) -> Mapping[str, int]:
+        """Look at the files in a thread."""
+        return await self._identities.placed_sizes(paths)
+
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
         """Look for the files in a thread."""
         return await self._in_thread(

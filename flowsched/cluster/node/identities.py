@@ -1,8 +1,11 @@
-"""Identities: whether datasets from outside have changed, for the cache of results."""
+"""Identities: whether datasets from outside have changed, for the cache of results; and the sizes of files that all nodes see."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -10,11 +13,18 @@ from typing import Final
 from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.origins import NotFetched, Origins
 from flowsched.executor.protocol import Fingerprint
+from flowsched.workflow.document.uris import file_path
 
 #: Datasets that are identified together: each waits for a disk or a network most of the time.
 _AT_A_TIME: Final = 32
 #: So many digests of contents are remembered, by what `Origins` tells without reading: to read a genome again takes minutes.
 _REMEMBERED: Final = 100_000
+#: A size is taken for true so long: a hundred tasks that start together read one reference.
+_SIZE_S: Final = 60.0
+#: A folder with more entries than that has no known size: to look at all of them takes longer than the answer is worth.
+_MOST_ENTRIES: Final = 1_000
+#: Submissions wait so long for sizes. A network file system may not answer at all.
+_PATIENCE_S: Final = 1.0
 
 
 class Identities:
@@ -24,6 +34,9 @@ class Identities:
         self._origins = origins
         self._pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="identities")
         self._digests: dict[tuple[str, str], Fingerprint] = {}
+        #: path -> (until when its size counts, monotonic; its size)
+        self._sizes: dict[str, tuple[float, int | None]] = {}
+        self._silent_until = 0.0  #: monotonic; no file system is asked for sizes before
 
     async def of(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """As `Executor.fingerprints`."""
@@ -45,3 +58,45 @@ class Identities:
             return known
         except (NotFetched, Unsafe, OSError) as error:
             return str(error)
+
+    async def placed_sizes(self, paths: Sequence[str]) -> dict[str, int]:
+        """As `Executor.placed_sizes`."""
+        if time.monotonic() < self._silent_until:
+            return {}
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await asyncio.get_running_loop().run_in_executor(self._pool, self._sizes_of, paths)
+        except TimeoutError:
+            self._silent_until = time.monotonic() + _SIZE_S
+            return {}
+
+    def _sizes_of(self, paths: Sequence[str]) -> dict[str, int]:
+        found, now = {}, time.monotonic()
+        for path in paths:
+            until, size = self._sizes.get(path, (0.0, None))
+            if until < now:
+                size = _bytes_at(path)
+                if len(self._sizes) >= _REMEMBERED:
+                    self._sizes.clear()
+                self._sizes[path] = now + _SIZE_S, size
+            if size is not None:
+                found[path] = size
+        return found
+
+
+def _bytes_at(uri: str) -> int | None:
+    """The bytes of a file, or of all files of a folder; None if it cannot be looked at, or has too many entries."""
+    path = file_path(uri, os.path.lexists)
+    try:
+        status = os.stat(path or "")
+        if not stat.S_ISDIR(status.st_mode):
+            return status.st_size
+        entries, total = 0, 0
+        for folder, folders, names in os.walk(path or ""):
+            entries += len(folders) + len(names)
+            if entries > _MOST_ENTRIES:
+                return None
+            total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
+    except OSError:
+        return None
+    return total

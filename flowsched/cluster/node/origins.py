@@ -9,7 +9,7 @@ import re
 import ssl
 import stat
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -244,21 +244,21 @@ class Origins(msgspec.Struct, frozen=True):
         if path is not None:
             descriptor = self._open_path(path)
             try:
-                expect(_path_version(path, descriptor))
+                expect(_path_state(path, descriptor).version)
                 total = yield from copy_open(descriptor, target, block_bytes)
-                expect(_path_version(path, descriptor))  # it may have been written to meanwhile
+                expect(_path_state(path, descriptor).version)  # it may have been written to meanwhile
                 return total
             finally:
                 os.close(descriptor)
         if not uri.endswith("/") or uri.startswith(("http:", "https:")):
             return (yield from self._fetch(uri, target, block_bytes, expect))
-        expect(self._version(uri)[0])
+        expect(self._state(uri).version)
         total = 0
         for name in self.listing(uri):
             file = target / name
             file.parent.mkdir(parents=True, exist_ok=True)
             total += yield from self._fetch(uri + name, file, block_bytes)
-        expect(self._version(uri)[0])
+        expect(self._state(uri).version)
         return total
 
     def _open_path(self, path: Path) -> int:
@@ -355,35 +355,39 @@ class Origins(msgspec.Struct, frozen=True):
         """
         path = self.local_path(uri)
         if path is None:
-            version, moment = self._version(uri)
-            if not version:
+            found = self._state(uri)
+            if not found.version:
                 raise NotFetched(
                     f"{uri}: its server tells neither an ETag nor when it was changed", permanent=True
                 )
-            return Fingerprint(version, None if moment is None else int(moment.timestamp() * 1000))
+            return found
         descriptor = self._open_path(path)
         try:
-            version, newest = _path_versions(path, descriptor)
+            found = _path_state(path, descriptor)
             content = _path_digest(path, descriptor) if by_content else ""
-            if content and _path_version(path, descriptor) != version:
+            if content and _path_state(path, descriptor).version != found.version:
                 raise NotFetched(f"{uri} has changed while it was read")
-            return Fingerprint(version, newest // 1_000_000, content)
+            return msgspec.structs.replace(found, content=content)
         finally:
             os.close(descriptor)
 
-    def _version(self, uri: str) -> tuple[str, datetime | None]:
-        """The version of a dataset in its store, which is not on this machine, and when it was changed."""
+    def _state(self, uri: str) -> Fingerprint:
+        """The fingerprint of a dataset in its store, which is not on this machine; without a version if its store names none."""
         scheme = self._allowed(uri)
         with _refusals(uri, scheme):
             if scheme not in ("http", "https"):
-                return self._stored_version(uri, scheme)
+                return self._stored_state(uri, scheme)
             stream = self._http_stream(uri, scheme, {"Range": "bytes=0-0"})
             modified = stream.r.headers.get("Last-Modified", "")
             stream.close()
-            return version_of(stream.r), parsedate_to_datetime(modified) if modified else None
+            size = _size_of(stream.r)
+            moment = parsedate_to_datetime(modified) if modified else None
+            return Fingerprint(
+                version_of(stream.r), _ms(moment), size_bytes=int(size) if size.isdecimal() else None
+            )
 
-    def _stored_version(self, uri: str, scheme: str) -> tuple[str, datetime | None]:
-        """The ETag of an object and when it was changed; of a folder the digest of its objects' ETags."""
+    def _stored_state(self, uri: str, scheme: str) -> Fingerprint:
+        """The version, size and last change of an object, or of a folder of objects."""
         files, path = self._store(uri, scheme)
         files.invalidate_cache(files._parent(path))
         found = files.find(path, detail=True) if uri.endswith("/") else {path: files.info(path)}
@@ -391,10 +395,9 @@ class Origins(msgspec.Struct, frozen=True):
         moments = [
             each["LastModified"] for each in found.values() if isinstance(each.get("LastModified"), datetime)
         ]
-        if not tags or not all(tags.values()):
-            return "", None
-        version = next(iter(tags.values())) if len(tags) == 1 else _digest_of(sorted(tags.items()))
-        return version, max(moments, default=None)
+        sizes = [each.get("size") for each in found.values()]
+        total = sum(size for size in sizes if size is not None) if None not in sizes else None
+        return Fingerprint(folder_version(tags), _ms(max(moments, default=None)), size_bytes=total)
 
     def listing(self, uri: str) -> list[str]:
         """The names below a folder of an object store (a uri that ends in a slash), relative to it, in order. Blocks.
@@ -583,9 +586,27 @@ def version_of(answer: Any) -> str:
         return str(tag)
     if not modified:
         return ""
+    return " ".join(filter(None, (tag, modified, _size_of(answer))))
+
+
+def _size_of(answer: Any) -> str:
+    """The bytes of all that an HTTP server stores, by its answer for a part or for all; "" where it says nothing."""
     part = CONTENT_RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-    size = part[2] if part is not None else answer.headers.get("Content-Length", "")
-    return " ".join(filter(None, (tag, modified, size)))
+    return str(part[2] if part is not None else answer.headers.get("Content-Length", ""))
+
+
+def folder_version(tags: Mapping[str, str]) -> str:
+    """The version of the objects of a folder, by the version of each; that of the object itself where there is one alone.
+
+    "" where the store names no version of one of them, or there is none.
+    """
+    if not tags or not all(tags.values()):
+        return ""
+    return next(iter(tags.values())) if len(tags) == 1 else _digest_of(sorted(tags.items()))
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp() * 1000)
 
 
 def file_version(status: os.stat_result) -> str:
@@ -596,20 +617,16 @@ def file_version(status: os.stat_result) -> str:
     return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
-def _path_version(path: Path, descriptor: int) -> str:
-    return _path_versions(path, descriptor)[0]
-
-
-def _path_versions(path: Path, descriptor: int) -> tuple[str, int]:
-    """The version of an open file or folder of this machine, and when it was last changed, ns. Of a folder that of its tree.
+def _path_state(path: Path, descriptor: int) -> Fingerprint:
+    """The version, size and last change of an open file or folder of this machine. Of a folder those of its tree.
 
     Raises:
         Unsafe: It is neither a file nor a folder.
     """
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode):
-        return file_version(status), status.st_mtime_ns
-    found, newest = [], status.st_mtime_ns
+        return Fingerprint(file_version(status), status.st_mtime_ns // 1_000_000, size_bytes=status.st_size)
+    found, newest, size = [], status.st_mtime_ns, 0
     for name, each in _tree(path, status):
         newest = max(newest, each.st_mtime_ns)
         if stat.S_ISDIR(each.st_mode):
@@ -618,7 +635,8 @@ def _path_versions(path: Path, descriptor: int) -> tuple[str, int]:
             found.append((name, _link_version(path / name)))
         else:
             found.append((name, file_version(each)))
-    return _digest_of(found), newest
+            size += each.st_size
+    return Fingerprint(_digest_of(found), newest // 1_000_000, size_bytes=size)
 
 
 def _link_version(link: Path) -> str:

@@ -17,7 +17,7 @@ from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.draining import remembered
 from flowsched.control.leading.leadership import FIRST_PAUSE_S, Leadership
 from flowsched.control.leading.memoizer import Memoizer
-from flowsched.control.leading.recover import Found, Leftovers, Reconciler, recover, runs_back
+from flowsched.control.leading.recover import Found, Leftovers, Reconciler, measure_placed, recover, runs_back
 from flowsched.control.leading.retention import Expiry
 from flowsched.control.metrics import Metrics, Standing
 from flowsched.control.tracing import Tracing
@@ -295,7 +295,12 @@ class Leader:
             observed=self._observe,
         )
         intake = Intake(
-            self._database, self._documents, dispatcher, last_seq=found.last_seq, clock=self._clock
+            self._database,
+            self._documents,
+            dispatcher,
+            self._executor,
+            last_seq=found.last_seq,
+            clock=self._clock,
         )
         await self._bring_back(dispatcher, found)
         await self._failpoint("recover.after")
@@ -349,6 +354,7 @@ class Leader:
             first.insert(0, BindingsSettled(tuple(found.bindings)))
         await dispatcher.once(first, placing=False)
         async for runs in runs_back(self._database, self._documents, dispatcher.state, found):
+            await measure_placed(self._executor, [each.run for each in runs])
             await dispatcher.once(runs, placing=False)
             self._documents.trim()
             self.recovered = self.recovered[0] + len(runs), self.recovered[1]

@@ -77,6 +77,7 @@ class _Known(msgspec.Struct):
         default_factory=dict
     )  #: URI of an input from outside -> the dataset it is
     in_place: frozenset[str] = frozenset()  #: datasets that nodes read where they lie
+    sizes: dict[str, int] = msgspec.field(default_factory=dict)  #: dataset -> its bytes
     inputs: dict[str, Known] = msgspec.field(default_factory=dict)  #: the same -> what it is known by in keys
     #: Looks under way, by (URI, by content): stages that ask for the same share one.
     looking: dict[tuple[str, bool], asyncio.Future[dict[str, Fingerprint | str]]] = msgspec.field(
@@ -163,7 +164,8 @@ class Memoizer:
             lost = await self._executor.lost_copies(sorted(uris)) if uris else ()
             others = tuple(shard for shard in some if shard not in asked)
             in_place = known.in_place.intersection(names.values())
-            answer = LookedUp(workflow, number, tuple(found), others, names, in_place, looks)
+            sizes = {name: known.sizes[name] for name in names.values() if name in known.sizes}
+            answer = LookedUp(workflow, number, tuple(found), others, names, in_place, sizes, looks)
             self._dispatcher.report([*lost, answer])
 
     async def _prepare(self, run: WorkflowRun, known: _Known) -> None:
@@ -268,8 +270,10 @@ class Memoizer:
                 observed = (await one)[uri]
                 now = of_run(uri, run.id) if isinstance(observed, str) else versioned(uri, observed.version)
                 name = names.setdefault(uri, run.versions.get(uri, now))
-                if isinstance(observed, Fingerprint) and observed.in_place and name == now:
-                    known.in_place |= {name}
+                if isinstance(observed, Fingerprint) and name == now:
+                    known.sizes[name] = observed.size_bytes or 0
+                    if observed.in_place:
+                        known.in_place |= {name}
                 if memoized:
                     inputs.setdefault(uri, _known_by(name, observed))
         finally:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.inputs import MissingInput, dataset_ids, datasets_of, is_own
+from flowsched.engine.data.inputs import MissingInput, dataset_ids, datasets_of, is_own, read_bytes
 from flowsched.engine.state import EngineState
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.cache_space import Copy, Need, Pin
@@ -361,7 +361,7 @@ def written_by(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Se
     """Bytes one shard is expected to write: the learned ones, else the declared ones."""
     if not stage.spec.outputs:
         return 0
-    size = sum(state.cluster.catalogue.sizes[dataset] for dataset in inputs)
+    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
     learned = state.work.estimates.output_bytes(*run.spec.kind_of(stage.spec), size)
     return learned if learned is not None else stage.spec.estimate.output_bytes or 0
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from flowsched.engine.state import EngineState
 from flowsched.executor.protocol import InputFile, OutputFile
+from flowsched.scheduling.state.data import Catalogue
 from flowsched.workflow.graph import shards_read
 from flowsched.workflow.run.run import CACHED, StageRun, WorkflowRun
-from flowsched.workflow.spec import InputSpec, Match, OutputSpec, filled
+from flowsched.workflow.spec import InputSpec, Match, OutputSpec, StageSpec, filled
 
 
 class MissingInput(Exception):
@@ -26,7 +27,10 @@ def is_own(spec: InputSpec) -> bool:
     """Whether each shard reads other datasets as this input."""
     if spec.stage is not None:
         return spec.match in (Match.INDEX, Match.CHUNK)
-    uri = spec.uri or ""
+    return _names_shard(spec.uri or "")
+
+
+def _names_shard(uri: str) -> bool:
     return "{item}" in uri or "{index}" in uri
 
 
@@ -167,6 +171,19 @@ def uris_outside(stage: StageRun, shards: Iterable[int]) -> dict[str, int]:
 def reads_outside(stage: StageRun) -> bool:
     """Whether a stage has an input from outside."""
     return any(spec.stage is None for spec in stage.spec.inputs)
+
+
+def sources_of(spec: StageSpec) -> frozenset[str]:
+    """The files and folders that the containers of all shards of a stage read where every node sees them."""
+    placed = () if spec.container is None else spec.container.inputs
+    sources = [file.source for file in placed if file.source is not None]
+    return frozenset([each for each in sources if not (spec.scattered and _names_shard(each))])
+
+
+def read_bytes(catalogue: Catalogue, run: WorkflowRun, stage: StageRun, inputs: Iterable[int]) -> int:
+    """The bytes that a shard of a stage reads, as far as they are known: of its datasets, and of files where they lie."""
+    sizes = catalogue.sizes
+    return run.placed_bytes.get(stage.number, 0) + sum([sizes[dataset] for dataset in inputs])
 
 
 def datasets_of(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) -> list[tuple[str, int]]:

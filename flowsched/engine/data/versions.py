@@ -37,9 +37,10 @@ def read_versions(
         only_known: No task reads them yet: they may be copied ahead, and the task's own look-up follows.
     """
     state, catalogue = recorder.state, recorder.state.cluster.catalogue
-    sizes = {spec.uri: spec.size_bytes or 0 for spec in stage.spec.inputs if spec.stage is None}
+    declared = {spec.uri: spec.size_bytes for spec in stage.spec.inputs if spec.stage is None}
     for uri, name in answer.names.items():
-        catalogue.newest[uri] = catalogue.intern(name, sizes.get(uri, 0), True)
+        size = declared.get(uri) or answer.sizes.get(name, 0)
+        catalogue.newest[uri] = catalogue.intern(name, size, True)
         if name in answer.in_place:
             catalogue.read_in_place(catalogue.newest[uri])
     recorder.statement.undo_with(state.work.inputs.clear)

@@ -246,6 +246,7 @@ class WorkflowRun:
         changed: URI of an input from outside -> how often its version could not be had any more.
         versions: URI of an input from outside -> the dataset that the run reads as it: one version, as long as that can be had.
         looks: How often the run had to look for other versions than the first.
+        placed_bytes: Stage -> bytes of the files that its containers read where every node sees them, if that is known.
     """
 
     __slots__ = (
@@ -259,6 +260,7 @@ class WorkflowRun:
         "open_stage",
         "outputs",
         "paused",
+        "placed_bytes",
         "ranks",
         "reason",
         "seq",
@@ -278,6 +280,7 @@ class WorkflowRun:
         self.looks = 0
         self.versions: dict[str, str] = {}
         self.changed: dict[str, int] = {}
+        self.placed_bytes: dict[int, int] = {}
         self.state = RunState.PENDING
         self.reason = ""
         self.cancel_requested = False
