@@ -167,16 +167,20 @@ class StepEnd(msgspec.Struct, frozen=True):
     stderr: str = ""
 
 
-class DeliveredFile(msgspec.Struct, frozen=True):
+class DeliveredFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file that was taken out of a container: where it was there, and where it is now.
 
-    `version` is that of an object as its store has named it: the ETag, and the version id if there is one; "" of files.
+    Args:
+        path, uri, size_bytes: Of the file.
+        version: Of an object, as its store has named it: the ETag, and the version id if there is one; "" of files.
+        place: Where its node has a file with the same bytes, of which the executor may make a copy for the cache.
     """
 
     path: str
     uri: str
     size_bytes: int
     version: str = ""
+    place: str = ""
 
 
 class UsedImage(msgspec.Struct, frozen=True):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
 import s3fs
 
 from flowsched import credentials
-from flowsched.app import Settings, running
+from flowsched.app import Running, Settings, running
 from flowsched.cluster.local.settings import LocalSettings
 from flowsched.cluster.node.origins import NotFetched, Origins
 from flowsched.errors import InvalidRequest
+from flowsched.executor.datasets import uri_of
 
 
 def document(uri: str) -> bytes:
@@ -220,3 +223,132 @@ async def test_without_a_client_a_task_is_refused_at_its_submission(
         ):
             await up.service.submit(document("s3://lab/a"))
         assert await up.service.tes.create(json.dumps(task).encode())
+
+
+# ---- what a task has delivered is read again by another one ----
+
+
+def steps(script: str, node: str = "", **files: Any) -> bytes:
+    """A document as the TES server makes it of a task: one stage, on a node or anywhere."""
+    stage = {"name": "task", "steps": [{"command": ["sh", "-c", script]}], "files": files}
+    rules = {"selector": {"kubernetes.io/hostname": node}} if node else {}
+    return json.dumps({"name": "t", "stages": [stage | rules | {"resources": {"memory": "64Mi"}}]}).encode()
+
+
+async def done(up: Running, document: bytes) -> tuple[str, int, int]:
+    """Run a task: its node, and the input bytes that were moved there and that it found there."""
+    ident = (await up.service.submit(document)).id
+    async for _ in up.service.events(ident, 0):
+        pass
+    view = await up.service.workflow(ident)
+    assert (view.state, view.reason) == ("SUCCEEDED", "")
+    task = await up.service.task(ident, "task", 0)
+    return task.attempts[-1].node or "", task.bytes_moved, task.bytes_local
+
+
+def two_nodes(root: Path, **more: Any) -> Settings:
+    return Settings(port=0, root=root, log_level="error", local=LocalSettings(nodes=2, cpu="1", **more))
+
+
+def cached(root: Path, node: str) -> list[str]:
+    """The datasets that lie in a node's cache."""
+    records = (root / "nodes" / node / "cache").glob("*/meta.json")
+    return sorted(uri_of(json.loads(path.read_text())["uri"]) for path in records)
+
+
+async def test_a_delivered_object_is_read_where_it_was_written(tmp_path: Path, bucket: str) -> None:
+    """The second task goes to the node of the first, and nothing is downloaded, also after a restart of the service."""
+    write = steps(
+        "head -c 300000 /dev/zero > /out/x", "node-1", outputs=[{"path": "/out/x", "uri": f"s3://{bucket}/x"}]
+    )
+    inputs = [{"path": "/in/x", "uri": f"s3://{bucket}/x"}]
+    read = steps("test $(wc -c < /in/x) = 300000", inputs=inputs)
+    async with running(two_nodes(tmp_path)) as up:
+        assert await done(up, write) == ("node-1", 0, 0)
+        assert await done(up, read) == ("node-1", 0, 300_000)
+    async with running(two_nodes(tmp_path)) as up:
+        assert await done(up, read) == ("node-1", 0, 300_000)
+        away = steps("test $(wc -c < /in/x) = 300000", "node-0", inputs=inputs)
+        assert await done(up, away) == ("node-0", 300_000, 0)
+
+
+async def test_an_object_in_parts_has_the_version_of_all_of_it(tmp_path: Path, bucket: str) -> None:
+    """An upload of more than 50 MB consists of parts with versions of their own."""
+    write = steps(
+        "head -c 60000000 /dev/zero > /out/x",
+        "node-1",
+        outputs=[{"path": "/out/x", "uri": f"s3://{bucket}/x"}],
+    )
+    async with running(two_nodes(tmp_path)) as up:
+        await done(up, write)
+        read = steps(
+            "test $(wc -c < /in/x) = 60000000", inputs=[{"path": "/in/x", "uri": f"s3://{bucket}/x"}]
+        )
+        assert await done(up, read) == ("node-1", 0, 60_000_000)
+
+
+async def test_an_object_that_was_overwritten_is_fetched(tmp_path: Path, bucket: str) -> None:
+    """The reader gets the new bytes, though they are as many as the old ones, and the copy of the old ones goes."""
+    outputs = [{"path": "/out/x", "uri": f"s3://{bucket}/x"}]
+    async with running(two_nodes(tmp_path)) as up:
+        await done(up, steps("printf old > /out/x", "node-1", outputs=outputs))
+        assert cached(tmp_path, "node-1") == ["s3://lab/x"]
+        boto3.client("s3").put_object(Bucket=bucket, Key="x", Body=b"new")
+        read = steps(
+            "test $(cat /in/x) = new", "node-0", inputs=[{"path": "/in/x", "uri": f"s3://{bucket}/x"}]
+        )
+        assert await done(up, read) == ("node-0", 3, 0)
+        async with asyncio.timeout(10):
+            while cached(tmp_path, "node-1"):
+                await asyncio.sleep(0.01)
+
+
+async def test_a_bucket_with_versions_names_them_alike_to_writers_and_readers(
+    tmp_path: Path, bucket: str
+) -> None:
+    """The version id is a part of the dataset's name."""
+    boto3.client("s3").put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    async with running(two_nodes(tmp_path)) as up:
+        await done(
+            up, steps("printf x > /out/x", "node-1", outputs=[{"path": "/out/x", "uri": f"s3://{bucket}/x"}])
+        )
+        read = steps("test $(cat /in/x) = x", inputs=[{"path": "/in/x", "uri": f"s3://{bucket}/x"}])
+        assert await done(up, read) == ("node-1", 0, 1)
+
+
+async def test_delivered_folders_and_wildcards_are_read_where_they_were_written(
+    tmp_path: Path, bucket: str
+) -> None:
+    """A folder as a folder, the files of a wildcard one by one."""
+    script = "mkdir -p /out/d/deep /w && printf 12 > /out/d/1 && printf 345 > /out/d/deep/2 && printf 6789 > /w/a.txt"
+    outputs = [
+        {"path": "/out/d", "uri": f"s3://{bucket}/d", "directory": True},
+        {"path": "/w/*.txt", "uri": f"s3://{bucket}/w", "path_prefix": "/w"},
+    ]
+    inputs = [
+        {"path": "/in/d", "uri": f"s3://{bucket}/d", "directory": True},
+        {"path": "/in/a", "uri": f"s3://{bucket}/w/a.txt"},
+    ]
+    async with running(two_nodes(tmp_path)) as up:
+        await done(up, steps(script, "node-1", outputs=outputs, volumes=["/w"]))
+        assert cached(tmp_path, "node-1") == ["s3://lab/d/", "s3://lab/w/a.txt"]
+        read = steps("test $(cat /in/d/1 /in/d/deep/2 /in/a) = 123456789", inputs=inputs)
+        assert await done(up, read) == ("node-1", 0, 9)
+
+
+async def test_delivered_objects_keep_within_the_limit_of_the_cache(tmp_path: Path, bucket: str) -> None:
+    """What is larger than the cache is not taken; what no task reads makes way for what came later."""
+    async with running(two_nodes(tmp_path, cache="300k")) as up:
+        for name, size in (("a", 400_000), ("b", 200_000), ("c", 200_000)):
+            outputs = [{"path": "/out/x", "uri": f"s3://{bucket}/{name}"}]
+            await done(up, steps(f"head -c {size} /dev/zero > /out/x", "node-1", outputs=outputs))
+        async with asyncio.timeout(10):
+            while cached(tmp_path, "node-1") != ["s3://lab/c"]:
+                await asyncio.sleep(0.01)
+
+
+def test_a_look_at_an_object_gives_its_size(bucket: str) -> None:
+    """And at a folder the bytes of all its objects."""
+    s3fs.S3FileSystem().pipe_file(f"{bucket}/runs/deep/L002.txt", b"T" * 300)
+    assert Origins().fingerprint(f"s3://{bucket}/runs/L001.txt").size_bytes == 5_000
+    assert Origins().fingerprint(f"s3://{bucket}/runs/").size_bytes == 5_300

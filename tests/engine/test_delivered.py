@@ -6,7 +6,7 @@ from typing import Any
 
 from flowsched.engine.backlog import expected
 from flowsched.engine.events import LookedUp
-from flowsched.executor.protocol import ContainerReport, DeliveredFile, PodEnded, Usage
+from flowsched.executor.protocol import ContainerReport, DeliveredFile, PodEnded, ReplicaSeen, Usage
 from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
@@ -29,10 +29,34 @@ def test_what_a_task_delivers_by_itself_is_not_taken_for_nothing() -> None:
     s = scene()
     s.submit("w", steps("a", outputs=[{"path": "/o", "uri": "s3://lab/o"}]))
     s.start("fs-w-a-0-0")
-    report = ContainerReport((), (DeliveredFile("/o", "s3://lab/o", 7 * MB),))
+    report = ContainerReport((), (DeliveredFile("/o", "s3://lab/o", 7 * MB, "tag"),))
     s.tell(PodEnded("fs-w-a-0-0", s.now, 0, usage=Usage(cpu_ms=5), container=report), after=2_000)
     assert s.state.work.estimates.samples("w", "a") == 1
     assert s.state.work.estimates.output_bytes("w", "a") is None
+
+
+def test_the_reader_of_a_delivered_object_goes_to_its_copy() -> None:
+    """The copy on n1 has the version that the reader's look finds: the task starts there at once, and nothing is copied."""
+    s = scene()
+    name = "s3://lab/o#version=" + "a" * 32
+    s.tell(ReplicaSeen(name, "n1", 200 * MB))
+    s.submit("w", steps("b", inputs=[{"path": "/i", "uri": "s3://lab/o"}]))
+    s.tell(LookedUp("w", 0, others=(0,), names={"s3://lab/o": name}, sizes={name: 200 * MB}))
+    assert [(pod.name, pod.node) for pod in s.last.launches] == [("fs-w-b-0-0", "n1")]
+    assert s.last.transfers == []
+
+
+def test_a_copy_of_an_overwritten_object_is_not_read() -> None:
+    """The look finds another version: its bytes come from the store, and the copy of the old ones goes."""
+    s = scene()
+    old, new = ("s3://lab/o#version=" + letter * 32 for letter in "ab")
+    s.tell(ReplicaSeen(old, "n1", 200 * MB))
+    s.submit("w", steps("b", inputs=[{"path": "/i", "uri": "s3://lab/o"}]))
+    s.tell(LookedUp("w", 0, others=(0,), names={"s3://lab/o": new}, sizes={new: 100 * MB}))
+    assert [(order.uri, order.source, order.size_bytes) for order in s.last.transfers] == [
+        (new, None, 100 * MB)
+    ]
+    assert [(drop.uri, drop.node) for drop in s.last.drops] == [(old, "n1")]
 
 
 def test_the_size_that_a_document_states_goes_before_that_of_the_store() -> None:

@@ -34,6 +34,7 @@ from flowsched.cluster.local.runners import COMMAND, Runners
 from flowsched.cluster.local.transfers import Staging
 from flowsched.cluster.local.watch import Watch
 from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.delivered import keep
 from flowsched.cluster.node.folder_lock import holder_of, lock_folder
 from flowsched.cluster.node.identities import Identities
 from flowsched.cluster.node.origins import Origins
@@ -294,8 +295,33 @@ class LocalCluster(Executor):
                 self._site.report(ReplicaSeen(uri, node, 0, present=False))
         if isinstance(end, PodEnded) and live.folder is not None:
             self._staging.published(live.folder.parents[1].name, end.outputs)
+            if end.container is not None and any(file.place for file in end.container.outputs):
+                kept = self._keep_delivered(live, end, live.folder)
+                self._loops.begin(
+                    kept, name=f"datasets of {live.name}", failed=lambda _: self._end(live, end)
+                )
+                return
+        self._end(live, end)
+
+    def _end(self, live: Live, end: PodEnded | PodGone) -> None:
         self._site.report(end)
         self._launch.ended(live.name)
+
+    async def _keep_delivered(self, live: Live, end: PodEnded, folder: Path) -> None:
+        """Make datasets of the objects that an attempt has delivered, and report them before its end: a task that reads them next
+        goes to this node.
+        """
+        assert end.container is not None
+        node, files = folder.parents[1].name, end.container.outputs
+        container = None if live.pod is None else live.pod.container
+        if node in self._caches:
+            outputs = () if container is None else container.outputs
+            limit = self._space.cache_limit(node)
+            entries = await self._in_thread(keep, self._caches[node], folder, outputs, files, limit)
+            for entry in entries:
+                self._site.report(ReplicaSeen(entry.uri, node, entry.size_bytes))
+        places_gone = tuple(replace(file, place="") for file in files)
+        self._end(live, replace(end, container=replace(end.container, outputs=places_gone)))
 
     def _report_image(self, name: str, size_bytes: int) -> None:
         """Report that an image is here: all nodes are this machine."""

@@ -121,7 +121,9 @@ def _report(record: Mapping[str, Any]) -> ContainerReport | None:
     return ContainerReport(
         tuple(StepEnd(**step) for step in container["steps"]),
         tuple(
-            DeliveredFile(file["path"], file["uri"], file["size"], file.get("version", ""))
+            DeliveredFile(
+                file["path"], file["uri"], file["size"], file.get("version", ""), file.get("place", "")
+            )
             for file in container["outputs"]
         ),
         container.get("returned"),

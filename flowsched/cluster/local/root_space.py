@@ -166,10 +166,14 @@ class RootSpace:
     def nodes(self) -> list[NodeInfo]:
         """The nodes as they are now."""
         trouble = self.trouble
-        nodes = [replace(node, ready=not trouble, trouble=trouble) for node in self._site.nodes.values()]
-        if self._percent:
-            nodes = [replace(node, cache_bytes=self._cache_bytes) for node in nodes]
-        return nodes
+        return [
+            replace(node, ready=not trouble, trouble=trouble, cache_bytes=self.cache_limit(node.name))
+            for node in self._site.nodes.values()
+        ]
+
+    def cache_limit(self, node: str) -> int:
+        """The bytes that a node's cache may have; 0 = any number."""
+        return self._cache_bytes if self._percent else self._site.nodes[node].cache_bytes
 
     def report_changes(self) -> None:
         """Report whether the nodes are ready, and the limits of their caches."""

@@ -131,9 +131,8 @@ class Delivery:
         self._noted: dict[tuple[str, str], Record] = {}
         self._send = send
         self._senders: ThreadPoolExecutor | None = None
-        self._sent: deque[tuple[Future[tuple[int, str]], str, str]] = (
-            deque()
-        )  #: uploads under way: ((size, version), path, uri)
+        #: Uploads under way: (size and version, path, path of this machine, uri).
+        self._sent: deque[tuple[Future[tuple[int, str]], str, str, str]] = deque()
         self._durable = Durable()  #: of what is staged
         self._staged: dict[str, Staging] = {}  #: by the folder of the targets
         self._room_left = _STAGED, _STAGED_BYTES  #: files and bytes that may still be staged
@@ -157,7 +156,8 @@ class Delivery:
     def files(self) -> list[Record]:
         """Path, uri, size and version of each file that was delivered, in the order of the outputs.
 
-        The version is that of an object, as its store names it (`object_version`); "" where none is named, and of files.
+        The version is that of an object, as its store names it (`object_version`); "" where none is named, and of files. Of an
+        object with a version also the place on this machine of the file with the same bytes.
         """
         return [self._noted[key] for key in self._found if key in self._noted]
 
@@ -463,11 +463,11 @@ class Delivery:
         if self._refused is not None and self.whole:
             raise self._refused
         sent = self._senders.submit(_sent, os.dup(fd), uri, self._send, _PAUSES_S if self.whole else ())
-        self._sent.append((sent, path, uri))
+        self._sent.append((sent, path, self.places.real(path), uri))
 
     def end_upload(self) -> None:
         """Wait for the oldest upload, and remember the first that failed."""
-        sent, path, uri = self._sent.popleft()
+        sent, path, real, uri = self._sent.popleft()
         try:
             size, version = sent.result()
         except Refused as refused:
@@ -476,7 +476,8 @@ class Delivery:
             why = error.strerror or f"cannot write {uri}: {error}"
             self._refused = self._refused or Refused("OutputFailed", why)
         else:
-            self.note(self.delivered(path, uri, size) | {"version": version})
+            record = self.delivered(path, uri, size) | {"version": version}
+            self.note(record | {"place": real} if version else record)
 
     def delivered(self, path: str, uri: str, size: int) -> Record:
         """The record of a file that is at its target, or only waits for the disk."""

@@ -1,0 +1,107 @@
+"""Datasets of a node's cache, made of the files that an attempt has delivered to an object store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.delivered import keep
+from flowsched.executor.datasets import uri_of, versioned
+from flowsched.executor.protocol import DeliveredFile
+from flowsched.workflow.spec import Delivered
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    made = Cache(tmp_path / "cache")
+    made.scan()
+    return made
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The folder of an attempt."""
+    (tmp_path / "attempt/container").mkdir(parents=True)
+    return tmp_path / "attempt"
+
+
+def left(own: Path, name: str, text: str = "ACGT", uri: str = "", version: str = "tag") -> DeliveredFile:
+    """A file that a task has left and that was delivered."""
+    path = own / "container" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return DeliveredFile(f"/out/{name}", uri or f"s3://lab/{name}", len(text), version, str(path))
+
+
+def test_a_delivered_file_becomes_a_dataset_by_its_version(cache: Cache, own: Path) -> None:
+    """It moves, is read-only, and is there after a restart; what has no version or no place is left."""
+    file, nameless = left(own, "a.bam"), left(own, "b.bam", version="")
+    inode = os.stat(file.place).st_ino
+    (entry,) = keep(cache, own, (), [file, nameless, DeliveredFile("/out/c", "/data/c", 4)])
+    assert entry.uri == versioned("s3://lab/a.bam", "tag")
+    path = cache.payload(entry)
+    assert (path.name, path.read_text(), path.stat().st_ino) == ("a.bam", "ACGT", inode)
+    assert path.stat().st_mode & 0o777 == 0o444
+    assert not os.path.exists(file.place)
+    assert Path(nameless.place).exists()
+    again = Cache(cache.folder)
+    again.scan()
+    assert (list(again.entries), again.used_bytes) == ([entry.uri], 4)
+
+
+def test_a_folder_becomes_one_dataset(cache: Cache, own: Path) -> None:
+    """All of it moves. Where there is one object alone, the folder's version is that of the object."""
+    files = [
+        left(own, "d/1", "one", version="t1 v1"),
+        left(own, "d/deep/2", "two", version="t2 v2"),
+        left(own, "e/1", "alone", version="t3"),
+    ]
+    outputs = [Delivered("/out/d", "s3://lab/d", True), Delivered("/out/e", "s3://lab/e", True)]
+    big, small = keep(cache, own, outputs, files)
+    assert (uri_of(big.uri), big.size_bytes, big.directory) == ("s3://lab/d/", 6, True)
+    assert small.uri == versioned("s3://lab/e/", "t3")
+    top = cache.payload(big)
+    assert {str(p.relative_to(top)): p.read_text() for p in top.rglob("*") if p.is_file()} == {
+        "1": "one",
+        "deep/2": "two",
+    }
+
+
+def test_wildcards_give_a_dataset_for_each_file(cache: Cache, own: Path) -> None:
+    """Readers name the files, and not the folder."""
+    files = [left(own, "w/1.txt"), left(own, "w/2.txt")]
+    found = keep(cache, own, [Delivered("/out/w/*.txt", "s3://lab/w", True, "/out/w")], files)
+    assert sorted(uri_of(entry.uri) for entry in found) == ["s3://lab/w/1.txt", "s3://lab/w/2.txt"]
+
+
+def test_what_others_may_write_to_is_not_taken(cache: Cache, own: Path, tmp_path: Path) -> None:
+    """A file with a second name, one of another size by now, one that a link has replaced, and one outside of the attempt."""
+    linked, longer, replaced = left(own, "linked"), left(own, "longer"), left(own, "replaced")
+    os.link(linked.place, tmp_path / "second")
+    Path(longer.place).write_text("ACGTACGT")
+    Path(replaced.place).unlink()
+    (tmp_path / "secret").write_text("ACGT")
+    Path(replaced.place).symlink_to(tmp_path / "secret")
+    outside = left(tmp_path, "outside")
+    assert keep(cache, own, (), [linked, longer, replaced, outside]) == []
+    assert (cache.entries, os.listdir(cache.folder)) == ({}, [])
+    assert Path(linked.place).exists()
+    assert Path(outside.place).exists()
+
+
+def test_a_cache_takes_no_more_than_it_may_have(cache: Cache, own: Path) -> None:
+    """A file beyond the limit stays where it is."""
+    large, small = left(own, "large", "x" * 101), left(own, "small", "x" * 100)
+    (entry,) = keep(cache, own, (), [large, small], 100)
+    assert uri_of(entry.uri) == "s3://lab/small"
+    assert Path(large.place).exists()
+
+
+def test_the_largest_files_of_many_are_taken(cache: Cache, own: Path) -> None:
+    """16 of 20: each delays the report of the attempt's end a little."""
+    files = [left(own, f"{number}", "x" * (number + 1)) for number in range(20)]
+    found = keep(cache, own, (), files)
+    assert [entry.size_bytes for entry in found] == list(range(20, 4, -1))
