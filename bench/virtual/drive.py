@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from bench.virtual.idle import IdleHours
 from flowsched.engine.delta import Delta
 from flowsched.engine.events import Accepted, Command, EngineEvent, Tick
+from flowsched.engine.recovery import make_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import NodeInfo
@@ -26,8 +27,6 @@ from flowsched.executor.protocol import (
     Transfer,
     TransferDone,
 )
-from flowsched.workflow.estimates import weights
-from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
 
@@ -89,9 +88,7 @@ class Drive:
 
     def submit(self, ident: str, spec: WorkflowSpec, at: int = 0) -> WorkflowRun:
         """A workflow arrives."""
-        graph = StageGraph(spec)
-        run = WorkflowRun(ident, spec, graph, self._sequence)
-        run.ranks = graph.upward_ranks(weights(self.state.work.estimates, spec))
+        run = make_run(self.state, ident, spec, self._sequence)
         self.at(at, Accepted(run))
         return run
 

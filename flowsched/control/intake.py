@@ -12,8 +12,9 @@ from typing import Final
 
 from flowsched.control.documents import Documents
 from flowsched.control.leading.dispatch import LONG_COST, Dispatcher, cost_of
-from flowsched.control.leading.recover import load_run, make_run, measure_placed
+from flowsched.control.leading.recover import load_run, measure_placed
 from flowsched.engine.events import Accepted, Command, EngineEvent, Revived
+from flowsched.engine.recovery import make_run
 from flowsched.errors import FlowschedError
 from flowsched.executor.protocol import Executor
 from flowsched.log_lines import get_logger

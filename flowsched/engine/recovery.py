@@ -1,4 +1,5 @@
-"""After a restart: a run from the rows that SQL remembers, and the room of pods that may still be there.
+"""Runs as the engine gets them: a fresh one with its ranks; after a restart one from the rows that SQL remembers, and the room of
+pods that may still be there.
 
 Only durable facts come back: intents, starts, ends. Everything else (missing counts, ready sets, claims, shares) is
 derived again, so that a restart computes reservations exactly (FAULTS.md row 39).
@@ -28,6 +29,7 @@ from flowsched.scheduling.state.gpus import allocated_parts
 from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 from flowsched.values import replace
+from flowsched.workflow.estimates import weights
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.returned import in_totals
 from flowsched.workflow.run.moves import BOUND, STARTED
@@ -61,6 +63,18 @@ class Remembered(msgspec.Struct):
     tasks: Sequence[TaskWrite]
     outputs: Sequence[OutputWrite]
     pods: Sequence[Pod] = msgspec.field(default_factory=tuple)  #: attempts that have no recorded end
+
+
+def make_run(state: EngineState, workflow: str, spec: WorkflowSpec, seq: int) -> WorkflowRun:
+    """A fresh run with its ranks."""
+    run = WorkflowRun(workflow, spec, StageGraph(spec), seq)
+    rank(state, run)
+    return run
+
+
+def rank(state: EngineState, run: WorkflowRun) -> None:
+    """Upward ranks from the user's estimates, else what was learned, else what is known of its other stages."""
+    run.ranks = run.graph.upward_ranks(weights(state.work.estimates, run.spec))
 
 
 def untouched_state(stage: RunState) -> TaskState:

@@ -13,6 +13,7 @@ from typing import Any
 
 from flowsched.engine.events import Accepted, EngineEvent, Stored, Tick
 from flowsched.engine.explain import explain
+from flowsched.engine.recovery import make_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step, step
@@ -38,7 +39,6 @@ from flowsched.simulation.reading import Running
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import STORAGE, FileId, World
 from flowsched.values import replace
-from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.run.states import RunState, TaskState
 
@@ -144,10 +144,7 @@ class Simulation:
         workload = self.workloads[number]
         for uri, file in workload.external.items():
             self.state.cluster.catalogue.intern(uri, workload.files[file].size, True)
-        spec = workload.spec
-        graph = StageGraph(spec)
-        run = WorkflowRun(f"w{number}", spec, graph, number)
-        run.ranks = graph.upward_ranks([stage.estimate.runtime_ms or 60_000 for stage in spec.stages])
+        run = make_run(self.state, f"w{number}", workload.spec, number)
         for at, job in enumerate(workload.jobs):
             if not job.parents:
                 self._ready[number, at] = self.world.now

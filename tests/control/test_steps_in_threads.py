@@ -19,7 +19,8 @@ from flowsched.app import Settings, running
 from flowsched.cluster.local.settings import LocalSettings
 from flowsched.control.leading import dispatch
 from flowsched.control.leading.leader import TermSettings
-from flowsched.control.leading.recover import Leftovers, Reconciler, make_run
+from flowsched.control.leading.recover import Leftovers, Reconciler
+from flowsched.engine.recovery import make_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
 from tests.cluster.fake import FakeProcesses

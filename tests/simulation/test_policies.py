@@ -12,9 +12,12 @@ import pytest
 
 from bench.rivals import POLICIES, simulated
 from flowsched.errors import ConfigurationError
+from flowsched.simulation.clusters import SimulatedCluster, SimulatedNode
+from flowsched.simulation.documents import from_document
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import Stopped, World
 from flowsched.values import replace
+from flowsched.workflow.document.decode import check_workflow
 from tests.simulation.small import CLUSTER, workload
 
 
@@ -134,3 +137,18 @@ def test_a_world_that_is_stopped_goes_no_further(policy: str) -> None:
     with pytest.raises(Stopped):
         simulated(policy, CLUSTER, [workload()], begun=begun)
     assert worlds[0].ended < len(workload().jobs)
+
+
+def test_a_stage_without_an_estimate_ranks_as_in_the_service() -> None:
+    """An unknown runtime is the middle of the known ones, 1 s here. As a minute it would go before 20 s that are declared."""
+    stages = [
+        {"name": "unknown", "command": ["x"]},
+        {"name": "known", "command": ["x"], "estimate": {"runtime": "20s"}},
+        {"name": "short", "command": ["x"], "estimate": {"runtime": "1s"}},
+        {"name": "tiny", "command": ["x"], "estimate": {"runtime": "1s"}},
+    ]
+    one = SimulatedCluster((SimulatedNode("n0", 1),))
+    world = simulated(
+        "flowsched", one, [from_document(check_workflow({"name": "w", "stages": stages}), "w", "w")]
+    )
+    assert next(line["task"] for line in world.lines) == "known/0"

@@ -15,7 +15,7 @@ from flowsched.engine.data.inputs import sources_of
 from flowsched.engine.delta import StageWrite
 from flowsched.engine.events import Ended, Recovered
 from flowsched.engine.pod_orders import decode_pods
-from flowsched.engine.recovery import Remembered, rebuild_run
+from flowsched.engine.recovery import Remembered, rank, rebuild_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.telemetry import relearn
 from flowsched.errors import FlowschedError, NotFound
@@ -26,7 +26,6 @@ from flowsched.store.database import Database
 from flowsched.store.recovery import load, load_living, outline, samples
 from flowsched.store.rows import Living, StageRow
 from flowsched.store.rows import Recovered as RecoveredRows
-from flowsched.workflow.estimates import weights
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run.run import WorkflowRun
 from flowsched.workflow.spec import WorkflowSpec
@@ -51,18 +50,6 @@ class Found(msgspec.Struct, frozen=True):
     pods: list[Pod]
     last_seq: int
     bindings: list[str]
-
-
-def make_run(state: EngineState, workflow: str, spec: WorkflowSpec, seq: int) -> WorkflowRun:
-    """A fresh run with its ranks."""
-    run = WorkflowRun(workflow, spec, StageGraph(spec), seq)
-    rank(state, run)
-    return run
-
-
-def rank(state: EngineState, run: WorkflowRun) -> None:
-    """Upward ranks from the user's estimates, else what was learned, else what is known of its other stages."""
-    run.ranks = run.graph.upward_ranks(weights(state.work.estimates, run.spec))
 
 
 async def recover(database: Database, state: EngineState, nodes: Sequence[NodeInfo]) -> Found:
