@@ -28,11 +28,12 @@ from flowsched.simulation.documents import from_document
 from flowsched.simulation.figures import Figures, figures_of, lower_bound
 from flowsched.simulation.policies import simulated
 from flowsched.simulation.simulate import trace_header
-from flowsched.simulation.workload import Workload, from_trace
+from flowsched.simulation.workload import Workload, by_task, from_trace, without_estimates
 from flowsched.simulation.world import World
 from flowsched.values import replace
 from flowsched.version import VERSION
 from flowsched.workflow.document.decode import decode_workflow
+from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.formats.yaml_text import read_yaml
 
@@ -53,13 +54,16 @@ class Asked:
     seed: int = 1
     lose: tuple[str, ...] = ()
     spread: float = 0.0
+    form: str = "document"
+    repeat: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """One policy's schedule."""
+    """One policy's schedule of one run, the first of which is 1."""
 
     policy: str
+    run: int
     figures: Figures
     lines: list[dict[str, Any]]
 
@@ -136,8 +140,21 @@ def simulate(
             help="Lose a node at so many seconds (until); it comes back empty. May be repeated.",
         ),
     ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help="How clients submit the workloads: document; nothing (the document without estimates); "
+            "tes (task by task, as an engine does).",
+        ),
+    ] = "document",
+    repeat: Annotated[
+        int,
+        typer.Option(min=1, max=100, help="Simulate so many runs; each knows what the earlier ones took."),
+    ] = 1,
     trace: Annotated[
-        Path | None, typer.Option(help="Write the schedule here, as JSON lines (one policy only).")
+        Path | None,
+        typer.Option(help="Write the schedule of the last run here, as JSON lines (one policy only)."),
     ] = None,
     output: Annotated[str, typer.Option("--output", "-o", help="table or json.")] = "table",
 ) -> None:
@@ -149,10 +166,15 @@ def simulate(
     """
     if output not in ("table", "json"):
         raise typer.BadParameter(f"table or json, not {output!r}", param_hint="--output")
+    if form not in ("document", "nothing", "tes"):
+        raise typer.BadParameter(f"document, nothing or tes, not {form!r}", param_hint="--as")
     chosen = policy or ["flowsched"]
     if trace is not None and len(chosen) > 1:
         raise typer.BadParameter("a trace is of one policy; say --policy once", param_hint="--trace")
-    asked = Asked(tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, tuple(lose or ()), spread)
+    lost = tuple(lose or ())
+    asked = Asked(
+        tuple(workloads), cluster, tuple(chosen), arrivals, errors, seed, lost, spread, form, repeat
+    )
     run(options(ctx), _simulated(asked, trace, output == "json"))
 
 
@@ -184,6 +206,8 @@ def _simulate(asked: Asked, progress: Progress) -> Outcome:
         spread(wrong(each, asked.errors, asked.seed), asked.spread, asked.seed)
         for each in loaded(asked, cluster)
     ]
+    if asked.form == "nothing":
+        workloads = [without_estimates(each) for each in workloads]
     losses = losses_of(asked.lose, cluster)
     chosen = [policy_of(policy) for policy in asked.policies]
     bound = lower_bound(cluster, workloads)
@@ -191,8 +215,11 @@ def _simulate(asked: Asked, progress: Progress) -> Outcome:
     found = []
     for policy, profile in zip(asked.policies, chosen, strict=True):
         progress.policy = Path(policy).stem if policy not in PROFILES else policy
-        world = simulated(profile, cluster, workloads, losses, partial(setattr, progress, "world"))
-        found.append(Simulated(progress.policy, figures_of(world, bound), world.lines))
+        estimates = Estimates()
+        for number in range(1, asked.repeat + 1):
+            sent = [by_task(each, number) for each in workloads] if asked.form == "tes" else workloads
+            world = simulated(profile, cluster, sent, losses, partial(setattr, progress, "world"), estimates)
+            found.append(Simulated(progress.policy, number, figures_of(world, bound), world.lines))
     return Outcome(cluster, workloads, bound, found)
 
 
@@ -202,12 +229,12 @@ def _print(asked: Asked, outcome: Outcome, trace: Path | None, as_json: bool) ->
         _warn(each)
     if trace is not None:
         head = trace_header(cluster, workloads, found[0].policy, asked.seed, VERSION)
-        text = "".join(json.dumps(line) + "\n" for line in [head, *found[0].lines])
+        text = "".join(json.dumps(line) + "\n" for line in [head, *found[-1].lines])
         raw = text.encode()
         trace.write_bytes(gzip.compress(raw, mtime=0) if trace.suffix == ".gz" else raw)
-        printed.hint(f"wrote {trace}: {len(found[0].lines):,} lines")
+        printed.hint(f"wrote {trace}: {len(found[-1].lines):,} lines")
     if as_json:
-        facts = [{"policy": each.policy, **each.figures.to_dict()} for each in found]
+        facts = [{"policy": each.policy, "run": each.run, **each.figures.to_dict()} for each in found]
         print(
             printed.to_json(
                 {"cluster": asked.cluster, "bound_s": round(bound, 3), "policies": facts}, indent=2
@@ -374,6 +401,7 @@ def _table(found: Sequence[Simulated]) -> Columns:
     return Columns(
         found,
         Column("POLICY", lambda each: each.policy, cut=True, whole=True),
+        *([Column("RUN", lambda each: str(each.run), right=True)] if found[-1].run > 1 else []),
         Column("MAKESPAN", makespan, right=True, whole=True),
         Column("÷ BOUND", ratio, rank=1, right=True, whole=True),
         Column(

@@ -11,6 +11,7 @@ from flowsched.simulation.simulate import Simulation
 from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import World
 from flowsched.values import replace
+from flowsched.workflow.estimates import Estimates
 
 
 def simulated(
@@ -19,6 +20,7 @@ def simulated(
     workloads: Sequence[Workload],
     losses: Sequence[Loss] = (),
     begun: Callable[[World], None] = lambda _: None,
+    estimates: Estimates | None = None,
 ) -> World:
     """Let workloads run under a policy. Returns the world, with the trace.
 
@@ -28,6 +30,7 @@ def simulated(
         workloads: The workloads.
         losses: Which nodes are lost, and when.
         begun: Is given the world before anything happens in it: another thread may look how far it is.
+        estimates: The samples of earlier runs; this run adds its own. None = there was no run before.
 
     Raises:
         ConfigurationError: There is no policy of that name.
@@ -41,5 +44,7 @@ def simulated(
         ):  # one workflow engine submits its tasks one after the other, not many controllers by turns
             policy = replace(policy, interleave=False)
     simulation = Simulation(cluster, workloads, policy, losses=losses)
+    if estimates is not None:
+        simulation.state.work.estimates = estimates
     begun(simulation.world)
     return simulation.run()

@@ -19,6 +19,8 @@ from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import (
+    ContainerReport,
+    DeliveredFile,
     NodeChanged,
     Pod,
     PodEnded,
@@ -36,7 +38,7 @@ from flowsched.scheduling.policy.framework import Profile, Storage
 from flowsched.scheduling.transfers import TransferLimits
 from flowsched.simulation.clusters import Loss, SimulatedCluster
 from flowsched.simulation.reading import Running
-from flowsched.simulation.workload import Workload
+from flowsched.simulation.workload import Submission, Workload
 from flowsched.simulation.world import STORAGE, FileId, World
 from flowsched.values import replace
 from flowsched.workflow.run.run import WorkflowRun
@@ -48,13 +50,46 @@ PIECE_BYTES = 128_000_000
 _UPLOADS_A_NODE = 2
 
 
+class _Clients:
+    """The clients of the workloads.
+
+    Attributes:
+        submitted: Their submissions, by run of the engine, with the number of the workload.
+        ended: The moment at which each job of each workload has ended.
+    """
+
+    def __init__(self, workloads: Sequence[Workload]) -> None:
+        self.submitted: dict[str, tuple[int, Submission]] = {}
+        self.ended: dict[tuple[int, int], float] = {}
+        self._waiting: dict[tuple[int, int], list[Submission]] = {}  # by job that must have succeeded
+        self._missing: dict[Submission, int] = {}  # how many such jobs
+        for number, workload in enumerate(workloads):
+            for each in workload.submissions:
+                self._missing[each] = len(each.after)
+                for parent in each.after:
+                    self._waiting.setdefault((number, parent), []).append(each)
+
+    def learn(self, run: str) -> tuple[int, list[Submission]]:
+        """A client learns that a run has succeeded. Returns the number of its workload, and the
+        submissions that waited for this alone.
+        """
+        number, submission = self.submitted[run]
+        ready = []
+        for job in submission.numbers.values():
+            for each in self._waiting.pop((number, job), ()):
+                self._missing[each] -= 1
+                if not self._missing[each]:
+                    ready.append(each)
+        return number, ready
+
+
 @dataclass(slots=True)
 class Simulation:
     """One run.
 
     Args:
         cluster: The cluster.
-        workloads: The workloads; workload k is run `w<k>` of the engine.
+        workloads: The workloads; the engine knows their submissions as `w0`, `w1` and so on, in the order of their arrival.
         measure_s: So often nodes' disks and the storage are measured, as a service would; 0 = never.
         profile: The policy. Without locality, tasks read from and write to the shared storage, as stock clusters do.
         losses: Which nodes are lost, and when.
@@ -71,7 +106,7 @@ class Simulation:
     _running: dict[str, Running] = field(default_factory=dict)
     _files: dict[str, FileId] = field(default_factory=dict)
     _uris: dict[FileId, str] = field(default_factory=dict)  #: of outputs
-    _ready: dict[tuple[int, int], float] = field(default_factory=dict)
+    _clients: _Clients = field(init=False)
     _uploads: list[list[FileId]] = field(default_factory=list)
     _uploading: list[int] = field(default_factory=list)
     _pieces: dict[tuple[FileId, int], set[tuple[int, int]]] = field(default_factory=dict)
@@ -92,6 +127,7 @@ class Simulation:
         )
         self.state.cluster.transfer_limits = limits
         self.world = World(self.cluster, self.workloads)
+        self._clients = _Clients(self.workloads)
         self._uploads = [[] for _ in self.cluster.nodes]
         self._uploading = [0] * len(self.cluster.nodes)
 
@@ -99,8 +135,8 @@ class Simulation:
         """Let everything happen. Returns the world, with the trace."""
         self._events += [NodeChanged(node.info()) for node in self.cluster.nodes]
         for number, workload in enumerate(self.workloads):
-            self._announce(number, workload)
-            self.world.later(workload.arrival_s, lambda n=number: self._submit(n))  # type: ignore[misc]
+            first = [each for each in workload.submissions if not each.after]
+            self.world.later(workload.arrival_s, partial(self._submit, number, first))
         for loss in self.losses:
             self.world.later(loss.at_s, lambda node=loss.node: self._lose(node))  # type: ignore[misc]
             if loss.back_s is not None:
@@ -123,10 +159,13 @@ class Simulation:
 
     def _note_end(self, run: WorkflowRun) -> None:
         """Note the tasks of a workflow that need not run, or will never end. `run` has ended, or nothing happens any more."""
-        name = self.workloads[run.seq].name
+        number, submission = self._clients.submitted[run.id]
+        workload = self.workloads[number]
+        name = workload.name
         if run.state is RunState.SUCCEEDED:
             skipped = int(run.counts[:, TaskState.SKIPPED].sum())
-            self.world.asked += len(self.workloads[run.seq].skipped) - skipped
+            foreseen = sum(job in workload.skipped for job in submission.numbers.values())
+            self.world.asked += foreseen - skipped
         elif run.state.terminal:
             self.world.unfinished.append(f"{name}: {run.reason or run.state.value}")
         else:
@@ -136,19 +175,18 @@ class Simulation:
                 unfinished_text(name, each.stage, each.tasks, each.message) for each in first or reasons
             ]
 
-    def _announce(self, number: int, workload: Workload) -> None:
-        for uri, file in workload.external.items():
-            self._files[uri] = (number, file)
-
-    def _submit(self, number: int) -> None:
+    def _submit(self, number: int, submissions: Sequence[Submission]) -> None:
+        """The client of a workload submits some of it. The service finds out the sizes of files that are on the storage."""
         workload = self.workloads[number]
-        for uri, file in workload.external.items():
-            self.state.cluster.catalogue.intern(uri, workload.files[file].size, True)
-        run = make_run(self.state, f"w{number}", workload.spec, number)
-        for at, job in enumerate(workload.jobs):
-            if not job.parents:
-                self._ready[number, at] = self.world.now
-        self._events.append(Accepted(run))
+        for submission in submissions:
+            for uri, file in submission.files.items():
+                self._files[uri] = number, file
+                if STORAGE in self.world.at[number, file]:
+                    self.state.cluster.catalogue.intern(uri, workload.files[file].size, True)
+            seq = len(self._clients.submitted)
+            run = make_run(self.state, f"w{seq}", submission.spec, seq)
+            self._clients.submitted[run.id] = number, submission
+            self._events.append(Accepted(run))
 
     def _measure(self) -> None:
         """Report the disk rates since the last call. A pod's own flows are those over nothing but its node's disk."""
@@ -173,6 +211,10 @@ class Simulation:
         self.steps += 1
         for workflow in result.ended:
             self._note_end(self.state.work.runs[workflow])
+            if self.state.work.runs[workflow].state is RunState.SUCCEEDED:
+                number, ready = self._clients.learn(workflow)
+                if ready:
+                    self.world.later(self.world.now, partial(self._submit, number, ready))
         result.keep()
         self._act(result, now)
 
@@ -192,11 +234,14 @@ class Simulation:
     # ---- pods ----
 
     def _launch(self, pod: Pod, now: int) -> None:
-        number = int(pod.workflow[1:])
+        number, submission = self._clients.submitted[pod.workflow]
         workload = self.workloads[number]
-        job = workload.numbers[pod.stage, pod.index]
+        job = submission.numbers[pod.stage, pod.index]
         ready = max(
-            (self._ready.get((number, parent), 0.0) for parent in workload.jobs[job].parents),
+            (
+                self._clients.ended.get((number, parent), workload.arrival_s)
+                for parent in workload.jobs[job].parents
+            ),
             default=workload.arrival_s,
         )
         running = Running(
@@ -207,6 +252,7 @@ class Simulation:
             start=self.world.now,
             attempt=pod.attempt,
             shared=not self.profile.locality,
+            delivers=bool(workload.by_task),
             remote={
                 self._files[uri][1]: self.state.cluster.snapshot.index[at] for uri, at in pod.remote.items()
             },
@@ -241,7 +287,7 @@ class Simulation:
         del self._running[pod.name]
         workload = self.workloads[running.workload]
         job = workload.jobs[running.job]
-        self._ready[running.workload, running.job] = self.world.now
+        self._clients.ended[running.workload, running.job] = self.world.now
         of = dict(zip(job.slots, job.outputs, strict=True))
         published = []
         for output in pod.outputs:
@@ -252,8 +298,24 @@ class Simulation:
             if workload.keep_final and self.world.file(file).final and not running.shared:
                 self._uploads[running.node].append(file)
         self._upload(running.node)
+        report = self._delivered(pod, running)
         used = self._used(running)
-        self._events.append(PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published), usage=used))
+        self._events.append(
+            PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published), usage=used, container=report)
+        )
+
+    def _delivered(self, pod: Pod, running: Running) -> ContainerReport | None:
+        """The files that an engine's task has delivered to the storage; its node has a replica of each."""
+        if pod.container is None or not running.delivers:
+            return None
+        sizes = {each.uri: self.world.file(self._files[each.uri]).size for each in pod.container.outputs}
+        if not running.shared:
+            self._events += [ReplicaSeen(uri, pod.node, size) for uri, size in sizes.items()]
+        return ContainerReport(
+            outputs=tuple(
+                DeliveredFile(each.path, each.uri, sizes[each.uri]) for each in pod.container.outputs
+            )
+        )
 
     def _used(self, running: Running) -> Usage:
         """The usage that an executor would measure: CPU time, bytes through system calls, and bytes of a disk."""

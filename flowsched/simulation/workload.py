@@ -13,11 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from flowsched.errors import InvalidRequest
 from flowsched.simulation.clusters import SimulatedCluster
 from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.document.limits import DEFAULT, Limits
-from flowsched.workflow.spec import WorkflowSpec
+from flowsched.workflow.formats.tes.document import STAGE, workflow_of
+from flowsched.workflow.formats.tes.task import Asked, Input, Output, Task, TaskExecutor
+from flowsched.workflow.spec import Estimate, Traffic, WorkflowSpec
 from flowsched.workflow.traces.grouping import Group, grouped
 from flowsched.workflow.traces.trace import Trace, work
 
@@ -69,6 +72,23 @@ class Expected:
     output_bytes: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Submission:
+    """A workflow as its client submits it. Each is equal to itself alone.
+
+    Args:
+        spec: The workflow.
+        numbers: (stage, shard) -> job.
+        files: URI -> file, of the inputs from outside and of the outputs that its tasks deliver to the shared storage.
+        after: The client submits it when these jobs have ended.
+    """
+
+    spec: WorkflowSpec
+    numbers: Mapping[tuple[str, int], int]
+    files: Mapping[str, int]
+    after: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One workflow to be simulated."""
@@ -86,6 +106,12 @@ class Workload:
     skipped: frozenset[int] = (
         frozenset()
     )  #: jobs that do not run where all goes well: the condition of their stage does not hold
+    by_task: tuple[Submission, ...] = ()  #: the submissions of an engine; none = a client submits `spec`
+
+    @property
+    def submissions(self) -> tuple[Submission, ...]:
+        """All that clients submit of it."""
+        return self.by_task or (Submission(self.spec, self.numbers, self.external),)
 
     def with_expected(self, factor: Mapping[str, float]) -> Workload:
         """The same work with other expectations: times `factor` of the category, 1 where it has none."""
@@ -101,6 +127,64 @@ class Workload:
             runtime_ms = max(1, round((stage.estimate.runtime_ms or 0) + more))
             stages.append(replace(stage, estimate=replace(stage.estimate, runtime_ms=runtime_ms)))
         return replace(self, expected=expected, spec=replace(self.spec, stages=tuple(stages)))
+
+
+def without_estimates(workload: Workload) -> Workload:
+    """The same work, of which the document declares neither runtimes nor bytes."""
+    stages = tuple(
+        replace(
+            stage,
+            estimate=Estimate(),
+            io=Traffic(),
+            roles=tuple(replace(role, io=None) for role in stage.roles),
+        )
+        for stage in workload.spec.stages
+    )
+    return replace(workload, spec=replace(workload.spec, stages=stages))
+
+
+def by_task(workload: Workload, run: int) -> Workload:
+    """The same work, submitted by an engine over TES: each task when its parents have ended.
+
+    A task states its kind, its command, the URLs of its files, its cores and its memory. It states neither a runtime, nor the
+    size of an output, nor the tasks that follow. Its URLs name the run, except those of inputs from outside.
+
+    Args:
+        workload: Any.
+        run: Which run of the workflow it is.
+
+    Raises:
+        InvalidRequest: A stage is a gang.
+    """
+    stages = {stage.name: stage for stage in workload.spec.stages}
+    for stage in stages.values():
+        if stage.gang:
+            raise InvalidRequest(
+                f"{workload.source}: stage {stage.name!r} is a gang; a TES task of a simulation is one pod"
+            )
+    urls = [
+        f"s3://storage/{workload.name}/{number}" + ("" if file.producer is None else f"/run{run}")
+        for number, file in enumerate(workload.files)
+    ]
+    sent = []
+    for (name, _), number in workload.numbers.items():
+        if number in workload.skipped:
+            continue
+        job, asked = workload.jobs[number], stages[name].roles[0].resources
+        resources = Asked(cpu_cores=job.cores, ram_gb=asked.memory_bytes / 1e9)
+        if asked.gpu_millis:
+            resources.backend_parameters = {"gpuCount": f"{asked.gpu_millis / 1000:g}"}
+        task = Task(
+            name=job.category,
+            executors=[TaskExecutor(image="trace", command=[job.category])],
+            inputs=[Input(path=f"/in/{each}", url=urls[each]) for each in job.inputs],
+            outputs=[Output(path=f"/out/{each}", url=urls[each]) for each in job.outputs],
+            resources=resources,
+            tags={"workflow_id": f"{workload.name}-run{run}", "step": job.category},
+        )
+        files = {urls[each]: each for each in (*job.inputs, *job.outputs)}
+        sent.append(Submission(workflow_of(task, _LIMITS).spec, {(STAGE, 0): number}, files, job.parents))
+    return replace(workload, by_task=tuple(sent))
 
 
 @dataclass(frozen=True, slots=True)

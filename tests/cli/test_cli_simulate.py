@@ -46,6 +46,21 @@ def test_policies_are_compared_in_a_table(trace: Path) -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["kube-like", "volcano-like", "flowsched"]
 
 
+def test_later_runs_have_figures_of_their_own(trace: Path, tmp_path: Path) -> None:
+    """A row for each run, and the trace is that of the last."""
+    out = tmp_path / "t.jsonl"
+    told = run(trace, "--as", "tes", "--repeat", "3", "--trace", out)
+    assert told.exit_code == 0, told.output
+    head, *rows = (line.split()[:2] for line in told.stdout.splitlines())
+    assert (head, rows) == (["POLICY", "RUN"], [["flowsched", "1"], ["flowsched", "2"], ["flowsched", "3"]])
+    facts = json.loads(run(trace, "--as", "tes", "--repeat", "3", "-o", "json").stdout)["policies"]
+    assert [(each["run"], each["tasks"]) for each in facts] == [(1, 23), (2, 23), (3, 23)]
+    bare = json.loads(run(trace, "--as", "nothing", "-o", "json").stdout)["policies"]
+    assert [each["tasks"] for each in bare] == [23]
+    ends = [json.loads(line)["end"] for line in out.read_text().splitlines()[1:]]
+    assert max(ends) == pytest.approx(facts[2]["makespan_s"], abs=1e-6)
+
+
 async def test_a_person_who_waits_sees_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line, written anew until the simulation is done, and gone then."""
     progress = Progress(tasks=len(workload().jobs), policy="flowsched")
@@ -114,6 +129,7 @@ def test_workflow_documents_arrive_one_after_the_other_on_a_cluster_of_ones_own(
     [
         (("--cluster", "nowhere"), "cluster 'nowhere': no such file, and not one of 8x16-1g"),
         (("--policy", "magic"), "policy 'magic': no such file, and not one of flowsched"),
+        (("--as", "wdl"), "document, nothing or tes, not 'wdl'"),
         (("--arrivals", "soon"), "--arrivals 'soon': seconds between arrivals were expected"),
         (("--lose", "n99@5"), "--lose 'n99@5': the cluster has no node 'n99'"),
     ],
@@ -124,11 +140,12 @@ def test_what_is_wrong_is_said(trace: Path, args: tuple[str, ...], said: str) ->
     assert (told.exit_code, said in told.output) == (2, True), told.output
 
 
-def test_a_node_is_lost_and_everything_succeeds_all_the_same(trace: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["document", "tes"])
+def test_a_node_is_lost_and_everything_succeeds_all_the_same(trace: Path, tmp_path: Path, way: str) -> None:
     """n0 is gone from 10 s to 25 s: 23 tasks succeed, some attempts came to nothing."""
     cluster = tmp_path / "c.yaml"
     cluster.write_text("nodes:\n  - {name: n, count: 2, cores: 4}\n")
-    told = run(trace, "--cluster", cluster, "--lose", "n0@10-25", "-o", "json")
+    told = run(trace, "--cluster", cluster, "--lose", "n0@10-25", "-o", "json", "--as", way)
     assert told.exit_code == 0, told.output
     (facts,) = json.loads(told.stdout)["policies"]
     assert facts["tasks"] == 23

@@ -9,6 +9,8 @@ import gzip
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from bench.rivals import simulated
 from flowsched.simulation.clusters import REFERENCE
 from flowsched.simulation.simulate import trace_header
-from flowsched.simulation.workload import from_trace
+from flowsched.simulation.workload import Workload, by_task, from_trace, without_estimates
 from flowsched.workflow.formats.wfformat import read_trace
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -29,13 +31,19 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def judged(policy: str, path: Path, folder: Path, name: str = "8x16-1g") -> dict[str, float]:
-    """Simulate one instance on a reference cluster and let the referee judge the trace."""
+def judged(
+    policy: str,
+    path: Path,
+    folder: Path,
+    name: str = "8x16-1g",
+    sent: Callable[[Workload], Workload] = lambda workload: workload,
+) -> dict[str, float]:
+    """Simulate one instance on a reference cluster and let the referee judge the trace. `sent`: the workload as it is submitted."""
     cluster = REFERENCE[name]
     raw = path.read_bytes()
     document = gzip.decompress(raw) if path.suffix == ".gz" else raw
     workload = from_trace(read_trace(document), "it", path.name, cluster, wow=path.name.startswith("wow-"))
-    world = simulated(policy, cluster, [workload])
+    world = simulated(policy, cluster, [sent(workload)])
     trace = folder / "trace.jsonl"
     lines = [trace_header(cluster, [workload], policy, 1, "test"), *world.lines]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -74,6 +82,17 @@ def test_opponents_meet_their_columns(policy: str, source: str, column: float, t
 def test_the_others_are_possible_too(policy: str, tmp_path: Path) -> None:
     """Those without a column: the referee finds no fault."""
     assert judged(policy, TRACES / "sarek-dirt02-001.json", tmp_path)["faults"] == 0
+
+
+@pytest.mark.parametrize("policy", ["flowsched", "kube-like"])
+@pytest.mark.parametrize("sent", [without_estimates, partial(by_task, run=1)])
+def test_other_forms_of_submission_are_possible_too(
+    policy: str, sent: Callable[[Workload], Workload], tmp_path: Path
+) -> None:
+    """Without estimates, and task by task: the referee finds no fault."""
+    assert judged(policy, TRACES / "sarek-dirt02-001.json", tmp_path, sent=sent)["faults"] == 0
+    path = WOW_TRACES / "wow-group.json.gz"
+    assert judged(policy, path, tmp_path, "8x32-1g", sent)["faults"] == 0
 
 
 @pytest.mark.parametrize(
