@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 
 def writes(name: str, script: str = "echo > /out/f") -> Pod:
     """A container task with one object as its output."""
-    return contained(name, script, outputs=(Delivered("/out/f", f"s3://lab/{name}"),))
+    return contained(name, script, outputs=(Delivered("/out/f", f"s3://lab/mine/{name}"),))
 
 
 def children(pid: int) -> list[int]:
@@ -64,8 +64,8 @@ async def test_one_process_writes_the_objects_of_all_attempts(real_world: RealWo
     await cluster.launch([writes("d")])
     ends.append(await ear.ended("d"))
     assert [(end.exit_code, end.message) for end in ends] == [(0, "")] * 4
-    found = boto3.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
-    assert [each["Key"] for each in found if "runs/" not in each["Key"]] == ["a", "b", "c", "d"]
+    found = boto3.client("s3").list_objects_v2(Bucket=bucket, Prefix="mine/")["Contents"]
+    assert [each["Key"] for each in found] == ["mine/a", "mine/b", "mine/c", "mine/d"]
     last = await only_child(real_world)
     assert last != first
     (runner,) = lives.living_runners(real_world.root)
@@ -141,9 +141,9 @@ async def test_a_delivery_whose_process_was_killed_is_tried_again(
     os.kill(uploads, signal.SIGKILL)
     store.killed.set()
     end = await ear.ended("a")
-    assert (end.exit_code, end.message, store.objects) == (0, "", {"/lab/a": b"yes\n"})
+    assert (end.exit_code, end.message, store.objects) == (0, "", {"/lab/mine/a": b"yes\n"})
     assert end.container is not None
-    assert end.container.outputs == (DeliveredFile("/out/f", "s3://lab/a", 4, "its-tag"),)
+    assert end.container.outputs == (DeliveredFile("/out/f", "s3://lab/mine/a", 4, "its-tag"),)
 
 
 async def test_no_task_reaches_the_stores(real_world: RealWorld, bucket: str) -> None:
@@ -151,7 +151,7 @@ async def test_no_task_reaches_the_stores(real_world: RealWorld, bucket: str) ->
     cluster, ear, _ = await real_world.open()
     await cluster.launch([writes("a", "ls -l /proc/self/fd > /out/f")])
     assert (await ear.ended("a")).exit_code == 0
-    listed = boto3.client("s3").get_object(Bucket=bucket, Key="a")["Body"].read().decode()
+    listed = boto3.client("s3").get_object(Bucket=bucket, Key="mine/a")["Body"].read().decode()
     assert "->" in listed
     assert "socket:" not in listed
 
