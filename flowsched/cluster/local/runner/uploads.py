@@ -83,7 +83,7 @@ class Uploads:
         with ours:
             with theirs:
                 socket.send_fds(self._mailbox, [b"!"], [theirs.fileno(), *files])
-            send(ours.fileno(), {"uri": uri, "upload": self._upload})
+            send(ours.fileno(), {"uri": uri, "upload": self._upload, "files": len(files)})
             if not select.select([ours], [], [], patience_s)[0]:
                 raise TimeoutError(errno.ETIMEDOUT, f"no answer in {patience_s:g} s")
             answer = receive(ours.fileno())
@@ -203,7 +203,7 @@ class _Process:
     def _answer(self, answering: int, *files: int) -> None:
         """Carry out one request: a file is written; without one, its bucket is looked for."""
         request = receive(answering)
-        if request is None:
+        if request is None or request["files"] != len(files):  # no descriptor was left
             return
         if request["upload"] != self._stores.upload:
             self._stores = Stores(request["upload"])  # type: ignore[arg-type]
