@@ -60,7 +60,14 @@ class Cromwell:
         task = {
             "name": f"W.{call}",
             "description": f"{run}:BackendJobDescriptorKey_CommandCallNode_W.{call}:{number}:1",
-            "inputs": [{"name": "commandScript", "path": str(script), "url": str(script), "type": "FILE"}],
+            "inputs": [
+                {
+                    "name": "commandScript",
+                    "description": f"W.{call}.commandScript",
+                    "path": str(script),
+                    "url": str(script),
+                }
+            ],
             "executors": [{"image": "ubuntu", "command": ["/bin/bash", str(script)]}],
             "resources": {"cpu_cores": 1},
             "tags": {"workflow_id": run, "root_workflow_id": run},
