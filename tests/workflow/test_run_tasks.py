@@ -108,10 +108,12 @@ def test_a_task_has_its_shard_s_number_and_else_the_next() -> None:
         ("call-t", None, 1, "call-t"),
         (f"call-s/shard-5/s/{SUB}/call-t/shard-11", 500_011, 500_012, f"call-s/shard-5/s/{SUB}/call-t/shard-11"),
         ("shard-1/shard-2", 4, 4, None),
+        ("call-b/call-inner/shard-0/call-/call-make/shard-2", 2, 2, "0.2"),
+        ("call-nap/shard-3/shard-4", 300_004, 300_004, "3.4"),
     ],
 )  # fmt: skip
 def test_a_task_in_scatters_inside_each_other_has_its_shards_as_its_item(
     task: str, shard: int | None, number: int, item: str | None
 ) -> None:
-    """As Cromwell's folders have them; a task whose number another one took first has its own folder."""
+    """As Cromwell's folders have them, and the names of Sprocket; a task whose number another one took first has its own folder."""
     assert item_of(task, shard, number) == item
