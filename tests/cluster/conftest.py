@@ -14,6 +14,7 @@ from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.executor.protocol import Executor, Pod
 from tests.cluster.fake import FakeCluster, FakeProcesses, Outcome
 from tests.executors.executor_contract import FactoryWorld
+from tests.object_store import object_store
 
 
 class RealWorld(FactoryWorld):
@@ -83,25 +84,7 @@ async def fake_world(tmp_path: Path) -> AsyncIterator[FakeWorld]:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket `lab` with one object, reached as users reach theirs: by the AWS variables of the environment."""
-    import boto3
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": url,
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="lab")
-    client.put_object(Bucket="lab", Key="runs/L001.txt", Body=b"ACGT\n" * 1000)
-    s3fs.S3FileSystem.clear_instance_cache()  # of an earlier test's server
-    yield "lab"
-    server.stop()
+    """A bucket `lab` with one object."""
+    with object_store(monkeypatch) as client:
+        client.put_object(Bucket="lab", Key="runs/L001.txt", Body=b"ACGT\n" * 1000)
+        yield "lab"

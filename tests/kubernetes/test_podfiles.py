@@ -9,10 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-import s3fs
-from moto.server import ThreadedMotoServer
 
 from flowsched.cluster.kubernetes.packing import unpacked
 from flowsched.cluster.kubernetes.pods.container_task import files_variables
@@ -28,6 +25,7 @@ from flowsched.executor.protocol import DeliveredFile
 from flowsched.values import replace
 from flowsched.workflow.spec import Container, Delivered, Left, LeftFor, Mount, Placed, Step
 from tests.kubernetes import written as w
+from tests.object_store import object_store
 
 
 class Task:
@@ -412,22 +410,9 @@ def test_a_list_that_is_none_is_empty(listed: str) -> None:
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A bucket `lab` on loopback, reached by the variables that stage-out gets from its Secret."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-    }.items():
-        monkeypatch.setenv(name, value)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="lab")
-    s3fs.S3FileSystem.clear_instance_cache()  # of an earlier test's server
-    yield client
-    server.stop()
+    """A client of a store with the bucket `lab`, reached by the variables that stage-out gets from its Secret."""
+    with object_store(monkeypatch) as client:
+        yield client
 
 
 def test_outputs_go_to_an_object_store(tmp_path: Path, bucket: Any) -> None:
