@@ -304,7 +304,7 @@ def _add(
     backlog: Backlog, alike: _Alike, key: GroupKey, tasks: tuple[Indices, ...], now: int
 ) -> Candidate | None:
     state, run, stage = alike.state, alike.run, alike.stage
-    everything = tasks[0] if len(tasks) == 1 else np.concatenate(tasks)
+    everything = np.concatenate(tasks)
     shard = int(everything[0]) // stage.members
     try:
         inputs = dataset_ids(state, run, stage, shard, shared=alike.shared)
@@ -322,10 +322,7 @@ def _add(
         backlog.lost.extend((run, state.cluster.catalogue.uris[dataset]) for dataset in lost)
         return None
     number = state.work.key_of(key)
-    if len(everything) == 1:
-        ready_ms = stage.times.item(everything[0], 0)
-    else:
-        ready_ms = int(stage.times[everything, 0].min())
+    ready_ms = int(stage.times[everything, 0].min())
     runtime_ms, high_ms, demands = alike.expected(reads)
     if joins and demands:
         demands = (demands[key.role],)
@@ -424,8 +421,6 @@ def memory_steps(stage: StageRun, tasks: Indices) -> int:
     if stage.spec.gang and len(tasks):
         members = stage.indices_of(int(tasks[0]) // stage.members)
         tasks = members[stage.role_of == stage.role_of[tasks[0] % stage.members]]
-    if len(tasks) == 1:
-        return stage.memory_steps.item(tasks[0])
     return int(stage.memory_steps[tasks].max(initial=0))
 
 

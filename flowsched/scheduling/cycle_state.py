@@ -31,8 +31,6 @@ from flowsched.statement import Statement
 Traits = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
 _ALL: Final = 1 << 62
 #: (1,) bytes missing of one pod that lacks nothing.
-_NOTHING: Final = np.zeros(1, dtype=np.int64)
-_NOTHING.setflags(write=False)
 
 
 class CycleState:
@@ -125,7 +123,7 @@ class CycleState:
             self.user_limits.charge(group, shape.requests[0] * len(chosen.nodes), len(chosen.nodes))
             self.quotas.charge(group, shape.requests, len(chosen.nodes))
             self.budgets.charge(shape.direct, len(chosen.nodes))
-            missing = _NOTHING if len(chosen.nodes) == 1 else np.zeros_like(chosen.nodes)
+            missing = np.zeros_like(chosen.nodes)
             if request.missing is not None:
                 missing = request.missing[chosen.nodes]
             allocation.add(role, chosen, missing)
@@ -148,10 +146,7 @@ class CycleState:
 
     def _foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
-        if len(nodes) == 1:
-            away = nodes if group.inputs and missing.item(0) > 0 else nodes[:0]
-        else:
-            away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
+        away = np.unique(nodes[missing > 0]) if group.inputs else nodes[:0]
         if len(away):
             bytes_in = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
             self.snapshot.add_inbound(away, bytes_in, self.statement)

@@ -224,9 +224,7 @@ def _subtract(row: Ints, nodes: Ints, need: int | Ints) -> None:
     if not len(nodes):
         return
     if isinstance(need, int):
-        if need and len(nodes) == 1:
-            row[nodes.item(0)] -= need
-        elif need:
+        if need:
             np.subtract.at(row, nodes, need)
     else:
         np.subtract.at(row, nodes, need[nodes])

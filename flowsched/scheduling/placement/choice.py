@@ -33,7 +33,7 @@ def choice_of(request: PlacementRequest, at: int, nodes: Ints, rows: Sequence[In
     if not terms:
         return None
     table = request.tables[at]
-    total = terms[0][1] if len(terms) == 1 else np.sum([ms for _, ms in terms], axis=0)
+    total = np.sum([ms for _, ms in terms], axis=0)
     left = np.where(table.allowed, total, NEVER)
     left[nodes] = NEVER
     others: list[NodeCost] = []

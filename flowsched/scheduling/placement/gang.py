@@ -66,9 +66,6 @@ def on_devices(room: Sequence[Ints], needs: Sequence[int | Ints], chosen: NodeCh
 
 def gang_cost(placed: Sequence[NodeChoice]) -> int:
     """The cost of the slowest member, in ms; 0 for no pods at all."""
-    if len(placed) == 1:
-        costs = placed[0].costs
-        return costs.item(costs.argmax()) if len(costs) else 0
     return max((int(chosen.costs.max()) for chosen in placed if len(chosen.costs)), default=0)
 
 

@@ -531,8 +531,6 @@ class Snapshot:
         self, nodes: int | NDArray[np.int64], sizes: int | NDArray[np.int64], statement: Statement
     ) -> None:
         """Note bytes on their way to nodes (negative: they have arrived). `nodes` holds no duplicates."""
-        if isinstance(nodes, np.ndarray) and isinstance(sizes, np.ndarray) and len(nodes) == 1:
-            nodes, sizes = nodes.item(0), sizes.item(0)
         self._bring(nodes, sizes)
         statement.undo_with(lambda: self._bring(nodes, -sizes))
 
