@@ -15,7 +15,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from flowsched.api.routes import Call, Limits, Q
-from flowsched.control.aside import aside
+from flowsched.aside import aside
 from flowsched.errors import Fault, InvalidRequest, TooLarge
 from flowsched.workflow.document.reader import read_document
 

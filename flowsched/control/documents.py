@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import Final
 from weakref import WeakValueDictionary
 
-from flowsched.control.aside import aside
+from flowsched.aside import aside
 from flowsched.store.workflows import Workflows
 from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.spec import WorkflowSpec

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from flowsched.control.aside import LARGE_BYTES, aside
+from flowsched.aside import LARGE_BYTES, aside
 from flowsched.control.leading.leader import Leader
 from flowsched.control.profiles import Found, ProfileBook
 from flowsched.control.views import moment

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from flowsched.control.aside import aside
+from flowsched.aside import aside
 from flowsched.entry_points import entries
 from flowsched.errors import ConfigurationError, Conflict, Fault, InvalidDocument, InvalidRequest
 from flowsched.log_lines import get_logger

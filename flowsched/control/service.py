@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from flowsched.aside import aside
 from flowsched.control import allowed_paths, views
 from flowsched.control.admission import Admission, LiveLimits, submission_of
 from flowsched.control.allowed_paths import Refusal
-from flowsched.control.aside import aside
 from flowsched.control.documents import Documents, decode
 from flowsched.control.engine_ends import EngineEnds
 from flowsched.control.external_runs import EngineRuns, of_run

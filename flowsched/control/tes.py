@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 
+from flowsched.aside import aside
 from flowsched.control import allowed_paths
 from flowsched.control.admission import Admission, submission_of
 from flowsched.control.allowed_paths import Refusal
-from flowsched.control.aside import aside
 from flowsched.control.documents import Documents
 from flowsched.control.planning.plans import PlanBook, with_rank
 from flowsched.engine.explain import explain

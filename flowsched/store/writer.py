@@ -25,6 +25,7 @@ import msgspec
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from flowsched.aside import aside
 from flowsched.engine.delta import Delta
 from flowsched.errors import FlowschedError, OutcomeUnknown, StorageBusy, StorageCorrupt, Unavailable
 from flowsched.log_lines import get_logger
@@ -52,8 +53,6 @@ _LONGEST_GATHER_S: Final = 0.008
 _MOST_ROWS: Final = 20_000
 #: More than this waiting: callers wait for room before they may even queue.
 _MOST_WAITING: Final = 20_000
-#: Documents from here on are compressed in a thread (1 MB takes about 20 ms).
-_THREAD_BYTES: Final = 65_536
 
 Failpoint = Callable[[str], Awaitable[None]]
 Work = Submitting | Command | Step
@@ -141,10 +140,7 @@ class GroupWriter:
         """
         if why := self.refusal():
             raise StorageBusy(f"no new work is accepted now: {why}")
-        if len(submission.spec) > _THREAD_BYTES:
-            spec = await asyncio.to_thread(compress, submission.spec)
-        else:
-            spec = compress(submission.spec)
+        spec = await aside(len(submission.spec), compress, submission.spec)
         outcome: Submitted = await self._put(Submitting(submission, spec), 2 + len(submission.stages))
         return outcome
 

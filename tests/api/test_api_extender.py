@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestClient
 from fake_service import FakeService
 
 from flowsched.api.handlers.extender import LARGEST_QUESTION, MOST_NODES, read_question
-from flowsched.control.aside import LARGE_BYTES
+from flowsched.aside import LARGE_BYTES
 from flowsched.errors import InvalidRequest, TooLarge
 
 POD = {"metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": []}}

@@ -14,7 +14,7 @@ import msgspec
 from flowsched.api.parameters import read_body
 from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Query
-from flowsched.control.aside import aside
+from flowsched.aside import aside
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.workflow.document.limits import Limits as DocumentLimits
 from flowsched.workflow.json_pieces import Malformed, Span, Structure

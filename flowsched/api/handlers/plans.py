@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from flowsched.api.handlers.workflows import Limit, PageToken, answer
 from flowsched.api.parameters import read_body
 from flowsched.api.routes import PREFIX, Call, Limits, Query
-from flowsched.control.aside import aside
+from flowsched.aside import aside
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.views import PlanBody

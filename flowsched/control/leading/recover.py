@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from flowsched.aside import aside
 from flowsched.control.documents import Documents
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.engine.data.cache_values import origin_of
@@ -32,8 +33,6 @@ from flowsched.workflow.spec import WorkflowSpec
 
 #: Workflows are read back in slices that cost about this much (`_cost`), so that a first one is there soon and no slice is long.
 _SLICE: Final = 100_000
-#: A workflow of so many tasks, stages or bytes is rebuilt in a thread.
-_THREAD: Final = 20_000
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -119,16 +118,14 @@ async def load_run(
 
 async def _run(specs: Documents, state: EngineState, rows: RecoveredRows) -> WorkflowRun:
     spec = await specs.decoded(rows.workflow.id, rows.spec)
-    if rows.workflow.tasks + rows.workflow.stages + len(rows.spec) > _THREAD:
-        return await asyncio.to_thread(_rebuilt, state, spec, rows)
+
+    def rebuilt() -> WorkflowRun:
+        run = rebuild_run(state, spec, StageGraph(spec), _remembered(rows))
+        rank(state, run)
+        return run
+
     await asyncio.sleep(0)
-    return _rebuilt(state, spec, rows)
-
-
-def _rebuilt(state: EngineState, spec: WorkflowSpec, rows: RecoveredRows) -> WorkflowRun:
-    run = rebuild_run(state, spec, StageGraph(spec), _remembered(rows))
-    rank(state, run)
-    return run
+    return await aside(rows.workflow.tasks + rows.workflow.stages + len(rows.spec), rebuilt)
 
 
 def _slices(living: Iterable[Living]) -> Iterator[list[Living]]:

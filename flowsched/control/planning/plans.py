@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from flowsched import errors
-from flowsched.control.aside import aside
+from flowsched.aside import aside
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.planning.planner import MEMORY_BYTES, SECONDS, PlanJob, PlanResult
 from flowsched.control.planning.run_planner import RunPlanner
