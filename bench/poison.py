@@ -108,7 +108,12 @@ def shards(number: int) -> bytes:
     return json.dumps({"name": f"shards-{number}", "stages": [first, second]}).encode()
 
 
-KINDS = {each.__name__: each for each in (small, scatter, waiting, stages, items, container, shards)}
+def keys(number: int) -> bytes:
+    """A million keys that no document has, 13.9 MB. The service refuses it."""
+    return json.dumps({f"k{each}": number for each in range(1_000_000)}).encode()
+
+
+KINDS = {each.__name__: each for each in (small, scatter, waiting, stages, items, container, shards, keys)}
 
 
 class Service:

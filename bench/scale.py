@@ -12,6 +12,7 @@ Parts (all of them, where none is named):
     wake      one new task in a cluster that does nothing else: the whole step, and the cycle inside it
     simulated end to end on a virtual clock: pods/s of CPU time, every decision made by `engine.step`, launch orders and rows
               included; beside it what the bare pod-by-pod loop makes, which does nothing but choose nodes
+    ways      gangs, and single pods, on 10,000 half-full nodes: what the second ways of placement give (docs/architecture.md)
     latency   1,000 ready tasks with inputs of their own on 64 nodes (G12): each decision, p50 and p99
 
 CPU time is `time.process_time`: what this process really computed, whoever else was busy. Figures are medians.
@@ -28,11 +29,13 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 from kubelike import Inlined, Node, Plugins, PodSpec
+from placement import build
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -534,6 +537,32 @@ def _next_events(result: Step, now: int) -> list[Any]:
     return events or [Tick()]
 
 
+def ways(quick: bool) -> Row:
+    """One cycle over 20 gangs of 512 pods, or 2,000 single pods, on half-full nodes of five sizes: CPU time."""
+    nodes, repeats = (1_000, 3) if quick else (10_000, 7)
+    snapshot, catalogue, _ = build(nodes, seed=1)
+    row: Row = {"nodes": nodes}
+    for name, count, groups, milli, packing in (
+        ("spread_gangs", 512, 20, 2_000, "spread"),
+        ("binpack_gangs_of_small_pods", 512, 20, 100, "binpack"),
+        ("single_pods", 1, 2_000, 1_000, "binpack"),
+    ):
+        shape = Shape((milli, milli * 4 * GIB // 1000, 0, 0, 0))
+        roles = (RoleRequest("worker", shape, count, count),)
+        backlog = [
+            PodGroup(key, f"g{key}", "default", "w", 0, 0, 0, True, roles, (), 60_000)
+            for key in range(1, groups + 1)
+        ]
+        profile = replace(PROFILES["flowsched"], packing=packing)
+        times = []
+        for _ in range(repeats):
+            _, cpu, plan = timed(lambda: cycle(snapshot, catalogue, QueueTree(), backlog, profile, 0))  # noqa: B023
+            times.append(cpu)
+        row[f"{name}_placed"] = len(plan.placements)
+        row[f"{name}_cpu_ms"] = round(statistics.median(times), 1)
+    return row
+
+
 PARTS: dict[str, Callable[[bool], Row]] = {
     "memory": memory,
     "idle": idle,
@@ -541,6 +570,7 @@ PARTS: dict[str, Callable[[bool], Row]] = {
     "distinct": distinct,
     "wake": wake,
     "simulated": simulated,
+    "ways": ways,
     "latency": latency,
 }
 

@@ -1,6 +1,7 @@
 """The TES server under the load of Cromwell: how long a poll takes, and how many creates a second are made durable.
 
     python bench/tes.py [--json] [--tasks 1000] [--seconds 30] [--creates 2000] [--no-postgresql]
+    python bench/tes.py --beside 4
 
 Polls: so many tasks run, and each is asked for in view FULL every 10 s, over 4 keep-alive connections (akka-http's default), evenly
 spread. A time is from the moment a poll is due to the end of its answer, so it holds the wait for a connection, too. The baseline,
@@ -333,6 +334,30 @@ def quantiles(times: list[float]) -> dict[str, float]:
     return {"p50": cut[49], "p99": cut[98], "max": max(times)}
 
 
+async def measure_beside(url: str, folder: Path, clients: int, seconds: float) -> dict[str, float]:
+    """Ms of creates over one connection while so many clients post documents of 0.9 MB."""
+    stage = {"command": ["echo", "x" * 200], "env": {"A": "y" * 100}}
+    stages = [{"name": f"s{number}", **stage} for number in range(2_300)]
+    document = {"name": "large", "queue": "bench", "stages": stages}
+    times: list[float] = []
+    async with started("--serve", str(folder), url) as server:
+        await over(server.port, 1, paused)
+        end = time.monotonic() + seconds
+
+        async def post(connection: Connection) -> None:
+            while time.monotonic() < end:
+                await connection.ask("POST", "/api/v1/workflows", document)
+
+        async def create(connection: Connection) -> None:
+            while time.monotonic() < end:
+                begun = time.monotonic()
+                await connection.ask("POST", TASKS, task(len(times), "bench"))
+                times.append((time.monotonic() - begun) * 1000)
+
+        await asyncio.gather(over(server.port, clients, post), over(server.port, 1, create))
+    return {"clients": float(clients), "creates": float(len(times)), **quantiles(times)}
+
+
 # ---------------------------------------------------------------------------------------------------- the whole
 
 
@@ -418,6 +443,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", help="where the files go (default: a temporary folder)")
     parser.add_argument("--no-postgresql", action="store_true")
+    parser.add_argument(
+        "--beside", type=int, default=0, help="only creates, beside so many posters of large documents"
+    )
     parser.add_argument("--serve", nargs=2, metavar=("FOLDER", "URL"), help=argparse.SUPPRESS)
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -425,6 +453,11 @@ def main() -> None:
         asyncio.run(serve(Path(given.serve[0]), given.serve[1]))
     elif given.bare:
         asyncio.run(bare(given.bare))
+    elif given.beside:
+        with tempfile.TemporaryDirectory(prefix="flowsched-bench-", dir=given.folder) as place:
+            url = sqlite(Path(place), "beside")
+            found = measure_beside(url, Path(place) / "beside", given.beside, given.seconds)
+            print(json.dumps(asyncio.run(found), indent=2))
     elif given.json:
         print(json.dumps(all_of(given), indent=2))
     else:

@@ -19,9 +19,12 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from tests import reruns
+from tests.house.second_ways import leave_out
 from tests.reruns import pytest_sessionfinish
 
 __all__ = ["pytest_sessionfinish"]
+
+leave_out()
 
 #: The name of the property with the lines that a test wants printed at the end of the run.
 LINES = "lines for the end of the run"

@@ -20,6 +20,7 @@ from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
+from tests.house.second_ways import needs
 from tests.scheduling.scheduling_cases import bag, cluster, gang, node, run, shape, stage
 from tests.soak import worlds
 
@@ -128,6 +129,7 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
         room.allocate((0, 1), table, found, None, None)
 
 
+@needs("score_cache")
 def test_a_shape_that_comes_again_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three bags of one shape the others share one table of costs after the first; another shape has none."""
     made: list[object] = []

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from flowsched.store.database import Database
 from flowsched.store.statements import SqliteStatements
 from flowsched.store.writer import GroupWriter
+from tests.house.second_ways import needs
 from tests.store.store_samples import submission
 
 
@@ -35,6 +36,7 @@ def test_columns_are_attributes_and_counts_are_those_of_sqlite() -> None:
     connection.close()
 
 
+@needs("small_bodies")
 async def test_a_transaction_of_the_writer_is_one_trip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ from flowsched.store.lease import Lease
 from flowsched.store.requests import Submitted
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
+from tests.house.second_ways import needs
 
 
 def test_task_rows_are_what_the_engine_writes() -> None:
@@ -64,6 +65,7 @@ async def test_an_accepted_workflow_is_there_byte_by_byte(writer: GroupWriter, r
     assert [e.kind for e in await reads.events(workflow_id="w")] == ["workflow.submitted"]
 
 
+@needs("small_bodies")
 async def test_fault_06_two_hundred_copies_make_one_workflow(writer: GroupWriter, database: Database) -> None:
     """The same key and body sent 200 times at once: one is created, all get its id, another body refused."""
     copies = [submission(f"w{n}", key="once") for n in range(200)]
@@ -370,6 +372,7 @@ async def test_waiting_has_a_limit(database: Database) -> None:
         assert (await writer.submit(submission("x"))).seq == 1
 
 
+@needs("small_bodies")
 async def test_who_has_time_left_waits_on(database: Database, failpoints: Failpoints) -> None:
     """Of one group the eldest has waited for 30 s and is refused; the younger one is tried again, and written."""
     clock = [0.0]
@@ -423,6 +426,7 @@ async def test_an_outcome_that_cannot_be_found_out_is_told(
         assert await writer.submit(submission("again", key="k")) == Submitted("w", False, 1)
 
 
+@needs("small_bodies")
 async def test_closing_writes_what_waits(database: Database) -> None:
     """`close` is a promise kept to those who wait, and a refusal to those who come later."""
     writer = GroupWriter(database)

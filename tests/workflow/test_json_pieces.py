@@ -14,6 +14,7 @@ from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.workflow.document.limits import DEFAULT
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.json_pieces import Malformed, Structure, parse
+from tests.house.second_ways import needs
 
 TEXTS = st.text(st.sampled_from('ab"\\[]{},: \n\tü\u2028'), max_size=12)
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -62,6 +63,7 @@ LARGE: dict[str, Callable[[], Any]] = {
 }
 
 
+@needs("json_pieces")
 @pytest.mark.parametrize("case", LARGE)
 def test_the_parser_never_gets_more_than_a_piece(case: str) -> None:
     """It keeps the interpreter lock while it reads: 14 MiB at once held up the event loop for a second."""
@@ -88,6 +90,7 @@ def test_a_key_that_occurs_twice_in_pieces_far_apart_is_refused() -> None:
         read_document(f'{{{members}, "k0": 1}}'.encode())
 
 
+@needs("json_pieces")
 def test_a_key_of_a_megabyte_is_refused_with_the_limit() -> None:
     raw = b'{"a": 1, "' + b"k" * (1 << 20) + b'": 2}'
     with pytest.raises(TooLarge, match="the limit 'string_bytes' is 65,536"):
