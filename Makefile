@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-# Twice the two cores this is meant for: many tests wait for processes and for leases.
+# Twice the two cores this is meant for: many tests wait for processes and for leases. Eight take as long, and have an API server each.
 PYTEST_WORKERS ?= 4
 # Tests start hundreds of processes. Without bytecode each compiles a thousand modules: 2.2 s of CPU instead of 0.8 s.
 unexport PYTHONDONTWRITEBYTECODE

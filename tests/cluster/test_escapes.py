@@ -31,14 +31,8 @@ AS_NOBODY = (
 )
 
 
-#: Which end each user's tasks have; `make soak` takes all eight.
-CASES = [
-    ("end", "this user"),
-    ("cancel", "this user"),
-    ("cancel", NOBODYS),
-    ("timeout", "this user"),
-    ("memory", NOBODYS),
-]
+#: Which end each user's tasks have; `make soak` takes all eight. A time-out takes 25 s, and the runner ends it like a cancel.
+CASES = [("end", "this user"), ("cancel", "this user"), ("cancel", NOBODYS), ("memory", NOBODYS)]
 if SOAK:
     CASES = list(itertools.product(("end", "cancel", "timeout", "memory"), ("this user", NOBODYS)))
 
