@@ -29,7 +29,6 @@ from flowsched.store.rows import Living, StageRow
 from flowsched.store.rows import Recovered as RecoveredRows
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run.run import WorkflowRun
-from flowsched.workflow.spec import WorkflowSpec
 
 #: Workflows are read back in slices that cost about this much (`_cost`), so that a first one is there soon and no slice is long.
 _SLICE: Final = 100_000
