@@ -17,6 +17,7 @@ from flowsched.engine.state import EngineState
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.workflow.document.decode import decode_workflow
+from tests.house.second_ways import needs
 
 SPEC = decode_workflow(b'{"name": "one", "stages": [{"name": "one", "command": ["true"]}]}')
 
@@ -71,6 +72,7 @@ async def looking(
         await asyncio.gather(running, return_exceptions=True)
 
 
+@needs("remembered_documents")  # the documents of its fake are nowhere else
 @pytest.mark.parametrize("started", [True, False])
 async def test_a_stream_of_submissions_is_taken_in_together(
     tmp_path: Path, monkeypatch: Any, started: bool
