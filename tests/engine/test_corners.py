@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from bench.virtual.drive import Drive, Fate
 from flowsched.engine.events import Command, Revived, Tick
 from flowsched.engine.explain import explain
@@ -329,3 +331,17 @@ def test_a_task_is_one_of_the_pods_that_a_node_takes() -> None:
     reclaim(again, scene.runs["w"], scene.pods.values(), Statement())
     assert again.cluster.snapshot.used.tolist() == scene.state.cluster.snapshot.used.tolist()
     assert again.cluster.snapshot.used[0, again.cluster.snapshot.axes.index("pods")] == 2
+
+
+def test_an_eviction_leaves_a_member_that_was_cancelled_as_it_is() -> None:
+    """Its stage is closed, so it joins no gang any more: it gets neither an attempt nor a goal that no row would have."""
+    scene = Scene(node(cpu=3))
+    policies = [{"exit_codes": [9], "action": "fail_stage"}]
+    scene.submit("w", gang(2, 1, scatter={"count": 2}, policies=policies))
+    scene.end("fs-w-g-0-0", code=9)
+    run = scene.runs["w"]
+    stage = run.stages[0]
+    assert scene.states("w", "g") == "FAILED RELEASING BINDING CANCELLED"
+    Advance(run, Statement(), scene.now).evict(stage, np.array([2]), "Preempted", "for another")
+    assert stage.attempt.tolist() == [0, 0, 0, 0]
+    assert stage.goal[3] == 0

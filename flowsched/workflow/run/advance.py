@@ -30,8 +30,8 @@ from flowsched.workflow.run.moves import (
     Indices,
     Moves,
 )
-from flowsched.workflow.run.outcomes import CANCELLED, Outcomes, policy_action, task_name
-from flowsched.workflow.run.progress import UNPLACED, Progress
+from flowsched.workflow.run.outcomes import CANCELLED, TO_JOIN, Outcomes, policy_action, task_name
+from flowsched.workflow.run.progress import Progress
 from flowsched.workflow.run.run import CACHED, Output, StageRun, WorkflowRun
 from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import Action, On, When
@@ -216,7 +216,7 @@ class Advance:
             if stage.spec.gang:
                 self.moves.requeue_ended(stage, tasks[states == _S.SUCCEEDED])
                 self.moves.move(stage, tasks[states == _S.STAGING], _E.STAGED)
-                waiting = tasks[UNPLACED[states]]
+                waiting = tasks[TO_JOIN[states]]
                 self.statement.set(stage.goal, waiting, int(_S.PENDING))
                 self.moves.next_attempt(stage, waiting)
             if stage.closed:

@@ -9,7 +9,7 @@ import numpy as np
 from flowsched.workflow.run.elastic import MAX_LOST, goes_on_without
 from flowsched.workflow.run.lifecycle import END_OF, TaskEvent, mask_of, may
 from flowsched.workflow.run.moves import Ended, Moves
-from flowsched.workflow.run.progress import UNPLACED, Progress
+from flowsched.workflow.run.progress import Progress
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import PLAIN_ROLE, Action, On
@@ -42,6 +42,10 @@ CANCELLED: Final = "Cancelled"
 OUT_OF_MEMORY: Final = "OOMKilled"
 #: The reason of a task that has succeeded although an input was written to meanwhile: its result is not taken for another's.
 SPOILED: Final = "InputChanged"
+#: Longer items are cut in reasons.
+_ITEM_SHOWN: Final = 40
+#: Members that were to join their gang.
+TO_JOIN: Final = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING)
 
 
 def policy_action(stage: StageRun, event: On, exit_code: int) -> Action:
@@ -195,7 +199,7 @@ class Outcomes:
             self.moves.requeue_ended(stage, others[states == _S.SUCCEEDED])
             self.moves.release(stage, others[may(states, _E.RELEASE)], _S.QUEUED)
             self.moves.move(stage, others[states == _S.STAGING], _E.STAGED)
-            self.moves.next_attempt(stage, others[UNPLACED[states]])
+            self.moves.next_attempt(stage, others[TO_JOIN[states]])
         if stage.closed:
             self.moves.cancel_waiting(stage)
         self.progress.note(stage)
@@ -250,9 +254,3 @@ def task_name(stage: StageRun, task: int) -> str:
     if role != PLAIN_ROLE:
         known.append(role)
     return f"task {task}" + (f" ({', '.join(known)})" if known else "")
-
-
-#: Longer items are cut in reasons.
-_ITEM_SHOWN = 40
-#: Members that were to join their gang.
-_UNPLACED = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING)

@@ -18,7 +18,7 @@ _S = TaskState
 _E = TaskEvent
 #: Plain numbers: an array is compared with an enum in 7 µs, with a number in 1.4.
 _SUCCEEDED, _BINDING = int(_S.SUCCEEDED), int(_S.BINDING)
-UNPLACED = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING, _S.SKIPPED, _S.CANCELLED)
+_UNPLACED = mask_of(_S.PENDING, _S.QUEUED, _S.STAGING, _S.SKIPPED, _S.CANCELLED)
 _WAITING = mask_of(_S.QUEUED, _S.PENDING)
 
 
@@ -43,7 +43,7 @@ class Progress:
         succeeded = states == _SUCCEEDED
         needed = stage.completing if stage.completing.any() else np.ones(len(tasks), dtype=np.bool_)
         # A member that was to join a gang that has done its work meanwhile, and has not begun, is not waited for either.
-        unplaced = UNPLACED[states] | ((states == _BINDING) & (stage.goal[tasks] == _S.RUNNING))
+        unplaced = _UNPLACED[states] | ((states == _BINDING) & (stage.goal[tasks] == _S.RUNNING))
         never_placed = unplaced & self._spare(stage, succeeded)
         if (succeeded | never_placed)[needed].all() and succeeded[needed].any():
             self._complete_shard(stage, shard)
