@@ -70,6 +70,20 @@ def test_a_folder_becomes_one_dataset(cache: Cache, own: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("way", ["{}", "../../../victim", "sub/../../../../victim", "./x", "a//b", "", "a/"])
+def test_a_folder_with_a_path_out_of_it_is_no_dataset(
+    cache: Cache, own: Path, tmp_path: Path, way: str
+) -> None:
+    """Another output names an object below the folder's: no file outside of the cache is made or replaced."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    inside, odd = left(own, "d/1", "one"), left(own, "x", uri=f"s3://lab/d/{way.format(victim)}")
+    outputs = [Delivered("/out/d", "s3://lab/d", True), Delivered("/out/x", odd.uri)]
+    assert keep(cache, own, outputs, [inside, odd]) == []
+    assert (victim.read_text(), os.listdir(cache.folder)) == ("mine", [])
+    assert Path(odd.place).read_text() == "ACGT"
+
+
 def test_wildcards_give_a_dataset_for_each_file(cache: Cache, own: Path) -> None:
     """Readers name the files, and not the folder."""
     files = [left(own, "w/1.txt"), left(own, "w/2.txt")]

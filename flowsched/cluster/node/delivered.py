@@ -75,6 +75,8 @@ def _datasets(outputs: Iterable[Delivered], files: Iterable[DeliveredFile]) -> d
         else:
             trees.setdefault(folder, {})[file.uri.removeprefix(folder)] = file
     for folder, parts in trees.items():
+        if any({"", ".", ".."} & set(inner.split("/")) for inner in parts):
+            continue  # a path out of the dataset: readers refuse such a folder (`Origins.listing`)
         # As a store lists them: by bucket and key, without the ids of versions.
         tags = {file.uri.partition("://")[2]: file.version.partition(" ")[0] for file in parts.values()}
         found[versioned(folder, folder_version(tags))] = parts
