@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,41 @@ def test_what_others_may_write_to_is_not_taken(cache: Cache, own: Path, tmp_path
     assert (cache.entries, os.listdir(cache.folder)) == ({}, [])
     assert Path(linked.place).exists()
     assert Path(outside.place).exists()
+
+
+def test_a_file_of_another_account_is_not_taken(
+    cache: Cache, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a container's root. A copy may be large, and would delay the report of the attempt's end."""
+    file, account = left(own, "a.bam"), os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: account + 1)
+    assert keep(cache, own, (), [file]) == []
+    assert Path(file.place).read_text() == "ACGT"
+    assert os.listdir(cache.folder) == []
+
+
+def test_a_dataset_is_durable_and_sealed_before_it_has_its_name(
+    cache: Cache, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file and folder is synced before the record. Modes are those of a task's other outputs."""
+    fsync, names = os.fsync, list[str]()
+
+    def noted(fd: int) -> None:
+        names.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    files = [left(own, "d/1", "one"), left(own, "d/deep/tool", "two")]
+    os.chmod(files[0].place, 0o600)
+    os.chmod(files[1].place, 0o4700)
+    monkeypatch.setattr(os, "fsync", noted)
+    (entry,) = keep(cache, own, [Delivered("/out/d", "s3://lab/d", True)], files)
+    assert {"1", "tool", "deep", "d"} <= set(names[: names.index("meta.json.tmp")])
+    top = cache.payload(entry)
+    assert [stat.S_IMODE((top / each).stat().st_mode) for each in ("1", "deep/tool", "deep")] == [
+        0o444,
+        0o555,
+        0o755,
+    ]
 
 
 def test_a_cache_takes_no_more_than_it_may_have(cache: Cache, own: Path) -> None:

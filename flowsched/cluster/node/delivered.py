@@ -1,7 +1,7 @@
 """Delivered objects: the bytes that a task wrote to an object store stay on its node, as datasets of the node's cache.
 
 Each has the name that the next task's look at the object gives (`executor.datasets`). An object that was overwritten has another
-version, so no task takes the copy for it. The store has the bytes: a copy that cannot be made is no failure.
+version, so no task takes the copy for it. The store has the bytes: a dataset that cannot be made is no failure.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.bounds import inside
 from flowsched.cluster.local.runner.patterns import is_pattern
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe
-from flowsched.cluster.local.runner.trees import copy_bytes
-from flowsched.cluster.node.cache import Cache, Entry, file_name, read_only
+from flowsched.cluster.local.runner.trees import seal
+from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import folder_version
 from flowsched.executor.datasets import parse, versioned
 from flowsched.executor.protocol import DeliveredFile
@@ -27,7 +27,7 @@ from flowsched.workflow.spec import Delivered
 
 log = get_logger(__name__)
 
-#: So many datasets of one attempt, the largest: each waits for the disk 2 to 20 ms, and the attempt's end is reported after that.
+#: So many datasets of one attempt, the largest: each waits for the disk, and the attempt's end is reported after that.
 _MOST: Final = 16
 
 #: The files of a dataset by their paths in it; a single file is at "".
@@ -45,8 +45,8 @@ def keep(
 
     Args:
         cache: Of its node.
-        own: The attempt's folder. Other programs may write to files elsewhere, and so may they to files with a second name: of
-            these there are no copies.
+        own: The attempt's folder. Other programs may write to files elsewhere, to files with a second name, and to those of other
+            accounts: these stay where they are. A copy of them would take room and time before the attempt's end is reported.
         outputs: Of its container: a folder becomes one dataset.
         files: That were delivered; those without a version or a place are left out.
         limit_bytes: The most that the cache may have; 0 = any number.
@@ -96,6 +96,8 @@ def _keep(cache: Cache, own: Path, name: str, parts: _Files, size: int) -> Entry
             path = target / inner if inner else target
             path.parent.mkdir(parents=True, exist_ok=True)
             _bring(file, own, str(path))
+        if seal(target) != size:
+            raise Unsafe("it has another size than was delivered")
         entry = Entry(name, size, target.name, "" not in parts, parse(name).version)
         cache.publish(into, entry)
     except (Unsafe, OSError) as error:
@@ -107,26 +109,21 @@ def _keep(cache: Cache, own: Path, name: str, parts: _Files, size: int) -> Entry
 
 
 def _bring(file: DeliveredFile, own: Path, target: str) -> None:
-    """Move a file to a new path, or copy it if it belongs to another account, as of a container's root.
+    """Move a file to a new path.
 
     Raises:
-        Unsafe: It is not the file that was delivered, or others may write to it.
-        OSError: It cannot be written.
+        Unsafe: It is not the file that was delivered, or other accounts or programs may write to it.
+        OSError: It cannot be moved.
     """
     name = os.path.basename(file.place)
     if not inside(file.place, str(own)):
         raise Unsafe(f"{file.place} is no file of the attempt's own")
     with safe_paths.parent(file.place) as at, Opened(safe_paths.open_file(at, name)) as reading:
         status = os.fstat(reading)
+        if status.st_uid != os.geteuid():
+            raise Unsafe(f"{file.place} belongs to another account, as of a container's root")
         if (status.st_size, status.st_nlink) != (file.size_bytes, 1):
             raise Unsafe(f"{file.place} has another size than was delivered, or a second name")
-        if status.st_uid == os.geteuid():
-            os.rename(name, target, src_dir_fd=at)
-            if os.lstat(target).st_ino != status.st_ino:
-                raise Unsafe(f"{file.place} was replaced")
-            safe_paths.drop_rights(reading)
-            os.fchmod(reading, read_only(status.st_mode))
-            return
-        with Opened(safe_paths.new_file(None, target)) as writing:
-            copy_bytes(reading, writing)
-            os.fchmod(writing, read_only(status.st_mode))
+        os.rename(name, target, src_dir_fd=at)
+        if os.lstat(target).st_ino != status.st_ino:
+            raise Unsafe(f"{file.place} was replaced")
