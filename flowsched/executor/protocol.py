@@ -167,20 +167,28 @@ class StepEnd(msgspec.Struct, frozen=True):
     stderr: str = ""
 
 
+class SourceFile(msgspec.Struct, frozen=True):
+    """A file of a node, as it was before its bytes were written to an object store. `mtime_ns`: its last change."""
+
+    path: str
+    inode: int
+    mtime_ns: int
+
+
 class DeliveredFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file that was taken out of a container: where it was there, and where it is now.
 
     Args:
         path, uri, size_bytes: Of the file.
         version: Of an object, as its store has named it: the ETag, and the version id if there is one; "" of files.
-        place: Where its node has a file with the same bytes, of which the executor may make a copy for the cache.
+        place: The file of its node that may still have the same bytes. Only executors use it: no report of an end has it.
     """
 
     path: str
     uri: str
     size_bytes: int
     version: str = ""
-    place: str = ""
+    place: SourceFile | None = None
 
 
 class UsedImage(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.delivered import keep
 from flowsched.executor.datasets import uri_of, versioned
-from flowsched.executor.protocol import DeliveredFile
+from flowsched.executor.protocol import DeliveredFile, SourceFile
 from flowsched.workflow.spec import Delivered
 
 
@@ -34,20 +34,28 @@ def left(own: Path, name: str, text: str = "ACGT", uri: str = "", version: str =
     path = own / "container" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    return DeliveredFile(f"/out/{name}", uri or f"s3://lab/{name}", len(text), version, str(path))
+    status = path.stat()
+    place = SourceFile(str(path), status.st_ino, status.st_mtime_ns)
+    return DeliveredFile(f"/out/{name}", uri or f"s3://lab/{name}", len(text), version, place)
+
+
+def at(file: DeliveredFile) -> Path:
+    """Where its task has left it."""
+    assert file.place is not None
+    return Path(file.place.path)
 
 
 def test_a_delivered_file_becomes_a_dataset_by_its_version(cache: Cache, own: Path) -> None:
     """It moves, is read-only, and is there after a restart; what has no version or no place is left."""
     file, nameless = left(own, "a.bam"), left(own, "b.bam", version="")
-    inode = os.stat(file.place).st_ino
+    inode = at(file).stat().st_ino
     (entry,) = keep(cache, own, (), [file, nameless, DeliveredFile("/out/c", "/data/c", 4)])
     assert entry.uri == versioned("s3://lab/a.bam", "tag")
     path = cache.payload(entry)
     assert (path.name, path.read_text(), path.stat().st_ino) == ("a.bam", "ACGT", inode)
     assert path.stat().st_mode & 0o777 == 0o444
-    assert not os.path.exists(file.place)
-    assert Path(nameless.place).exists()
+    assert not at(file).exists()
+    assert at(nameless).exists()
     again = Cache(cache.folder)
     again.scan()
     assert (list(again.entries), again.used_bytes) == ([entry.uri], 4)
@@ -82,7 +90,7 @@ def test_a_folder_with_a_path_out_of_it_is_no_dataset(
     outputs = [Delivered("/out/d", "s3://lab/d", True), Delivered("/out/x", odd.uri)]
     assert keep(cache, own, outputs, [inside, odd]) == []
     assert (victim.read_text(), os.listdir(cache.folder)) == ("mine", [])
-    assert Path(odd.place).read_text() == "ACGT"
+    assert at(odd).read_text() == "ACGT"
 
 
 def test_wildcards_give_a_dataset_for_each_file(cache: Cache, own: Path) -> None:
@@ -93,18 +101,23 @@ def test_wildcards_give_a_dataset_for_each_file(cache: Cache, own: Path) -> None
 
 
 def test_what_others_may_write_to_is_not_taken(cache: Cache, own: Path, tmp_path: Path) -> None:
-    """A file with a second name, one of another size by now, one that a link has replaced, and one outside of the attempt."""
-    linked, longer, replaced = left(own, "linked"), left(own, "longer"), left(own, "replaced")
-    os.link(linked.place, tmp_path / "second")
-    Path(longer.place).write_text("ACGTACGT")
-    Path(replaced.place).unlink()
+    """A file with a second name, one with other bytes by now, one that a link has replaced, and one outside of the attempt."""
+    linked, written, replaced = left(own, "linked"), left(own, "written"), left(own, "replaced")
+    os.link(at(linked), tmp_path / "second")
+    before_ns = at(written).stat().st_mtime_ns
+    at(written).write_text("TTTT")
+    os.utime(at(written), ns=(before_ns, before_ns + 1_000_000_000))  # a fast test writes in the same tick
+    other, new = left(own, "other"), left(own, "new")
+    os.utime(at(new), ns=(0, at(other).stat().st_mtime_ns))
+    at(new).rename(at(other))
+    at(replaced).unlink()
     (tmp_path / "secret").write_text("ACGT")
-    Path(replaced.place).symlink_to(tmp_path / "secret")
+    at(replaced).symlink_to(tmp_path / "secret")
     outside = left(tmp_path, "outside")
-    assert keep(cache, own, (), [linked, longer, replaced, outside]) == []
+    assert keep(cache, own, (), [linked, written, other, replaced, outside]) == []
     assert (cache.entries, os.listdir(cache.folder)) == ({}, [])
-    assert Path(linked.place).exists()
-    assert Path(outside.place).exists()
+    assert at(linked).exists()
+    assert at(outside).exists()
 
 
 def test_a_file_of_another_account_is_not_taken(
@@ -114,7 +127,7 @@ def test_a_file_of_another_account_is_not_taken(
     file, account = left(own, "a.bam"), os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: account + 1)
     assert keep(cache, own, (), [file]) == []
-    assert Path(file.place).read_text() == "ACGT"
+    assert at(file).read_text() == "ACGT"
     assert os.listdir(cache.folder) == []
 
 
@@ -129,8 +142,8 @@ def test_a_dataset_is_durable_and_sealed_before_it_has_its_name(
         fsync(fd)
 
     files = [left(own, "d/1", "one"), left(own, "d/deep/tool", "two")]
-    os.chmod(files[0].place, 0o600)
-    os.chmod(files[1].place, 0o4700)
+    os.chmod(at(files[0]), 0o600)
+    os.chmod(at(files[1]), 0o4700)
     monkeypatch.setattr(os, "fsync", noted)
     (entry,) = keep(cache, own, [Delivered("/out/d", "s3://lab/d", True)], files)
     assert {"1", "tool", "deep", "d"} <= set(names[: names.index("meta.json.tmp")])
@@ -147,7 +160,7 @@ def test_a_cache_takes_no_more_than_it_may_have(cache: Cache, own: Path) -> None
     large, small = left(own, "large", "x" * 101), left(own, "small", "x" * 100)
     (entry,) = keep(cache, own, (), [large, small], 100)
     assert uri_of(entry.uri) == "s3://lab/small"
-    assert Path(large.place).exists()
+    assert at(large).exists()
 
 
 def test_the_largest_files_of_many_are_taken(cache: Cache, own: Path) -> None:

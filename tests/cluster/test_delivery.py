@@ -326,3 +326,21 @@ def test_what_a_store_refuses_is_named_and_the_others_are_told(
         assert [str(each["uri"]) for each in delivery.files] == [
             f"meet://lab/{n}" for n in (0, 1, 2, 4, 5, 6, 7)
         ]
+
+
+def test_a_file_that_is_written_to_while_it_is_uploaded_is_another_one_than_was_sent(tmp_path: Path) -> None:
+    """The record has the time from before the upload, so that no copy of the later bytes is taken for the object."""
+    places = left(tmp_path, 1)
+    path = Path(places.room) / "d/f0"
+    os.utime(path, ns=(0, 5))
+
+    def send(_: int, _uri: str) -> str:
+        path.write_text("1")
+        return "tag"
+
+    with Delivery(places, send, {}) as delivery:
+        delivery.deliver(output(str(path), tmp_path / "x") | {"uri": "s3://lab/x", "local": None})
+        delivery.flush()
+    assert [each["place"] for each in delivery.files] == [
+        {"path": str(path), "inode": path.stat().st_ino, "mtime_ns": 5}
+    ]

@@ -320,7 +320,7 @@ class LocalCluster(Executor):
             entries = await self._in_thread(keep, self._caches[node], folder, outputs, files, limit)
             for entry in entries:
                 self._site.report(ReplicaSeen(entry.uri, node, entry.size_bytes))
-        places_gone = tuple(replace(file, place="") for file in files)
+        places_gone = tuple(replace(file, place=None) for file in files)
         self._end(live, replace(end, container=replace(end.container, outputs=places_gone)))
 
     def _report_image(self, name: str, size_bytes: int) -> None:

@@ -14,6 +14,7 @@ from flowsched.executor.protocol import (
     PodEnded,
     PodGone,
     Published,
+    SourceFile,
     StepEnd,
     Usage,
     UsedImage,
@@ -122,7 +123,11 @@ def _report(record: Mapping[str, Any]) -> ContainerReport | None:
         tuple(StepEnd(**step) for step in container["steps"]),
         tuple(
             DeliveredFile(
-                file["path"], file["uri"], file["size"], file.get("version", ""), file.get("place", "")
+                file["path"],
+                file["uri"],
+                file["size"],
+                file.get("version", ""),
+                SourceFile(**file["place"]) if "place" in file else None,
             )
             for file in container["outputs"]
         ),

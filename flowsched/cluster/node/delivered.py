@@ -20,7 +20,7 @@ from flowsched.cluster.local.runner.trees import seal
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import folder_version
 from flowsched.executor.datasets import parse, versioned
-from flowsched.executor.protocol import DeliveredFile
+from flowsched.executor.protocol import DeliveredFile, SourceFile
 from flowsched.log_lines import get_logger
 from flowsched.workflow.document.uris import redacted
 from flowsched.workflow.spec import Delivered
@@ -95,7 +95,8 @@ def _keep(cache: Cache, own: Path, name: str, parts: _Files, size: int) -> Entry
         for inner, file in parts.items():
             path = target / inner if inner else target
             path.parent.mkdir(parents=True, exist_ok=True)
-            _bring(file, own, str(path))
+            assert file.place is not None
+            _bring(file.place, own, str(path))
         if seal(target) != size:
             raise Unsafe("it has another size than was delivered")
         entry = Entry(name, size, target.name, "" not in parts, parse(name).version)
@@ -108,22 +109,22 @@ def _keep(cache: Cache, own: Path, name: str, parts: _Files, size: int) -> Entry
     return entry
 
 
-def _bring(file: DeliveredFile, own: Path, target: str) -> None:
+def _bring(place: SourceFile, own: Path, target: str) -> None:
     """Move a file to a new path.
 
     Raises:
         Unsafe: It is not the file that was delivered, or other accounts or programs may write to it.
         OSError: It cannot be moved.
     """
-    name = os.path.basename(file.place)
-    if not inside(file.place, str(own)):
-        raise Unsafe(f"{file.place} is no file of the attempt's own")
-    with safe_paths.parent(file.place) as at, Opened(safe_paths.open_file(at, name)) as reading:
+    name, path = os.path.basename(place.path), place.path
+    if not inside(path, str(own)):
+        raise Unsafe(f"{path} is no file of the attempt's own")
+    with safe_paths.parent(path) as at, Opened(safe_paths.open_file(at, name)) as reading:
         status = os.fstat(reading)
         if status.st_uid != os.geteuid():
-            raise Unsafe(f"{file.place} belongs to another account, as of a container's root")
-        if (status.st_size, status.st_nlink) != (file.size_bytes, 1):
-            raise Unsafe(f"{file.place} has another size than was delivered, or a second name")
+            raise Unsafe(f"{path} belongs to another account, as of a container's root")
+        if (status.st_ino, status.st_mtime_ns, status.st_nlink) != (place.inode, place.mtime_ns, 1):
+            raise Unsafe(f"{path} was written to or replaced since it was delivered, or has a second name")
         os.rename(name, target, src_dir_fd=at)
         if os.lstat(target).st_ino != status.st_ino:
-            raise Unsafe(f"{file.place} was replaced")
+            raise Unsafe(f"{path} was replaced")

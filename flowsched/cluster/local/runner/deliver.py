@@ -131,8 +131,8 @@ class Delivery:
         self._noted: dict[tuple[str, str], Record] = {}
         self._send = send
         self._senders: ThreadPoolExecutor | None = None
-        #: Uploads under way: (size and version, path, path of this machine, uri).
-        self._sent: deque[tuple[Future[tuple[int, str]], str, str, str]] = deque()
+        #: Uploads under way: (what `_sent` returns, path, path of this machine, uri).
+        self._sent: deque[tuple[Future[tuple[os.stat_result, str]], str, str, str]] = deque()
         self._durable = Durable()  #: of what is staged
         self._staged: dict[str, Staging] = {}  #: by the folder of the targets
         self._room_left = _STAGED, _STAGED_BYTES  #: files and bytes that may still be staged
@@ -157,7 +157,7 @@ class Delivery:
         """Path, uri, size and version of each file that was delivered, in the order of the outputs.
 
         The version is that of an object, as its store names it (`object_version`); "" where none is named, and of files. Of an
-        object with a version also the place on this machine of the file with the same bytes.
+        object with a version also the place on this machine of the file with the same bytes: its path, inode and time of change.
         """
         return [self._noted[key] for key in self._found if key in self._noted]
 
@@ -469,15 +469,16 @@ class Delivery:
         """Wait for the oldest upload, and remember the first that failed."""
         sent, path, real, uri = self._sent.popleft()
         try:
-            size, version = sent.result()
+            status, version = sent.result()
         except Refused as refused:
             self._refused = self._refused or refused
         except OSError as error:
             why = error.strerror or f"cannot write {uri}: {error}"
             self._refused = self._refused or Refused("OutputFailed", why)
         else:
-            record = self.delivered(path, uri, size) | {"version": version}
-            self.note(record | {"place": real} if version else record)
+            record = self.delivered(path, uri, status.st_size) | {"version": version}
+            place = {"path": real, "inode": status.st_ino, "mtime_ns": status.st_mtime_ns}
+            self.note(record | {"place": place} if version else record)
 
     def delivered(self, path: str, uri: str, size: int) -> Record:
         """The record of a file that is at its target, or only waits for the disk."""
@@ -491,12 +492,16 @@ class Delivery:
         self._noted[str(record["path"]), str(record["uri"])] = record
 
 
-def _sent(fd: int, uri: str, send: Send, pauses_s: Iterable[float]) -> tuple[int, str]:
-    """Write an object with the bytes of a file, which is closed. Returns their number, and the version. Raises Refused, OSError."""
+def _sent(fd: int, uri: str, send: Send, pauses_s: Iterable[float]) -> tuple[os.stat_result, str]:
+    """Write an object with the bytes of a file, which is closed. Raises Refused, OSError.
+
+    Returns:
+        The file's status from before: a program that writes to it meanwhile changes its time. The object's version.
+    """
     with Opened(fd):
         for pause_s in (*pauses_s, None):
             try:
-                return os.fstat(fd).st_size, send(fd, uri)
+                return os.fstat(fd), send(fd, uri)
             except OSError:
                 if pause_s is None:
                     raise
