@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,17 @@ import s3fs
 
 from flowsched import credentials
 from flowsched.app import Running, Settings, running
+from flowsched.cluster.local import executor
 from flowsched.cluster.local.settings import LocalSettings
+from flowsched.cluster.node import delivered
+from flowsched.cluster.node.cache import Entry
 from flowsched.cluster.node.origins import NotFetched, Origins
 from flowsched.errors import InvalidRequest
 from flowsched.executor.datasets import uri_of
+from flowsched.executor.protocol import PodEnded, ReplicaSeen
+from flowsched.workflow.spec import Delivered
+from tests.cluster.conftest import RealWorld
+from tests.executors.executor_contract import contained
 
 
 def document(uri: str) -> bytes:
@@ -352,3 +360,69 @@ def test_a_look_at_an_object_gives_its_size(bucket: str) -> None:
     s3fs.S3FileSystem().pipe_file(f"{bucket}/runs/deep/L002.txt", b"T" * 300)
     assert Origins().fingerprint(f"s3://{bucket}/runs/L001.txt").size_bytes == 5_000
     assert Origins().fingerprint(f"s3://{bucket}/runs/").size_bytes == 5_300
+
+
+# ---- while the data of an attempt become datasets ----
+
+DELIVERING = contained("a", "printf ACGT > /out/x", outputs=(Delivered("/out/x", "s3://lab/x"),))
+
+
+async def test_a_release_meanwhile_adds_no_second_end(
+    real_world: RealWorld, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does an adoption. The replica comes first, and no event names a path of the node."""
+    begun, free = threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> list[Entry]:
+        begun.set()
+        free.wait(60)
+        return delivered.keep(*arguments)
+
+    monkeypatch.setattr(executor, "keep", slowly)
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([DELIVERING])
+    try:
+        await asyncio.to_thread(begun.wait, 60)
+        await cluster.release(["a"], 0)
+        await cluster.adopt([DELIVERING])
+        assert ear.finals("a") == []
+    finally:
+        free.set()
+    await ear.ended("a")
+    await real_world.drop()
+    (replica,) = [event for event in ear.heard if isinstance(event, ReplicaSeen)]
+    (end,) = ear.finals("a")
+    assert ear.heard.index(replica) < ear.heard.index(end)
+    assert isinstance(end, PodEnded)
+    assert end.container is not None
+    assert [(file.uri, file.place) for file in end.container.outputs] == [("s3://lab/x", None)]
+
+
+async def test_a_service_that_dies_before_the_report_leaves_it_to_the_next(
+    real_world: RealWorld, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one finds the replica in the cache, and reports the end once."""
+
+    def dies(*arguments: Any) -> list[Entry]:
+        delivered.keep(*arguments)
+        died.set()
+        raise asyncio.CancelledError  # as at the end of the service
+
+    died = threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(executor, "keep", dies)
+        cluster, ear, _ = await real_world.open()
+        await cluster.launch([DELIVERING])
+        await asyncio.to_thread(died.wait, 60)
+        await real_world.drop()
+    assert ear.finals("a") == []
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([DELIVERING])
+    await ear.ended("a")
+    await real_world.drop()
+    found = [(uri_of(each.uri), each.node) for each in ear.heard if isinstance(each, ReplicaSeen)]
+    assert set(found) == {("s3://lab/x", "node-0")}
+    (end,) = ear.finals("a")
+    assert isinstance(end, PodEnded)
+    assert end.container is not None
+    assert [file.place for file in end.container.outputs] == [None]

@@ -48,6 +48,7 @@ class Live(msgspec.Struct, eq=False):
     reported_wait: str = ""  #: the reason why it waits, as the engine knows it
     overdue_at: float | None = None  #: monotonic; set by a release
     kills: int = 0  #: how often it was overdue
+    ending: bool = False  #: its end is known, and will be reported once its data are
     bereft: bool = False  #: its folder is gone, so its processes were killed: their end tells nothing
 
     @property

@@ -304,6 +304,10 @@ class LocalCluster(Executor):
         self._end(live, end)
 
     def _end(self, live: Live, end: PodEnded | PodGone) -> None:
+        if isinstance(end, PodEnded) and end.container is not None:
+            files = tuple(replace(file, place=None) for file in end.container.outputs)
+            end = replace(end, container=replace(end.container, outputs=files))
+        del self._watch.lives[live.name]
         self._site.report(end)
         self._launch.ended(live.name)
 
@@ -320,8 +324,7 @@ class LocalCluster(Executor):
             entries = await self._in_thread(keep, self._caches[node], folder, outputs, files, limit)
             for entry in entries:
                 self._site.report(ReplicaSeen(entry.uri, node, entry.size_bytes))
-        places_gone = tuple(replace(file, place=None) for file in files)
-        self._end(live, replace(end, container=replace(end.container, outputs=places_gone)))
+        self._end(live, end)
 
     def _report_image(self, name: str, size_bytes: int) -> None:
         """Report that an image is here: all nodes are this machine."""

@@ -36,7 +36,7 @@ class Watch:
         states: How attempts stand.
         pool: For work on folders.
         eyes: For looks, which do not wait behind a long launch.
-        ended: Called with an attempt that is no more, and its end: tells it.
+        ended: Called with an attempt that is no more, and its end: reports it, and removes the attempt from `lives`.
     """
 
     def __init__(
@@ -129,9 +129,11 @@ class Watch:
         if state.started_ms is not None and not live.start_reported:
             live.start_reported = True
             self._site.report(PodStarted(live.name, state.started_ms))
+        if live.ending:
+            return  # its end will be reported, once
         if state.final is not None:
+            live.ending = True
             self._space.report_changes()  # first: the engine offers attempts that found no room again at once
-            del self.lives[live.name]
             self._ended(live, state.final)
         elif state.started_ms is not None:
             self.report_wait(live, state.reason, state.waits)
