@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from flowsched.control.documents import Documents
 from flowsched.control.leading.dispatch import LONG_COST, Dispatcher, cost_of
-from flowsched.control.leading.recover import load_run, measure_placed
+from flowsched.control.leading.recover import load_run
+from flowsched.engine.data.inputs import sources_of
 from flowsched.engine.events import Accepted, Command, EngineEvent, Revived
 from flowsched.engine.recovery import make_run
 from flowsched.errors import FlowschedError
@@ -37,6 +39,9 @@ _PAUSE_PER_STEP: Final = 4.0
 _PAUSE_PER_IDLE_STEP: Final = 16.0
 #: The pause is never longer: what is submitted must not wait long for its first step.
 _LONGEST_PAUSE_S: Final = 0.25
+#: Files of unknown size are measured again so often, those of so many runs: a network file system may be slow for a while.
+_AGAIN_S: Final = 10.0
+_AGAIN: Final = 1_000
 
 
 class Intake:
@@ -65,6 +70,8 @@ class Intake:
         self._looking = asyncio.Lock()
         self._commands_at = float("-inf")  #: when commands were read last
         self._found_at = float("-inf")  #: when a look found something last
+        self._unmeasured: dict[str, WorkflowRun] = {}  #: runs with files of unknown size
+        self._measured_at = float("-inf")  #: when those were measured last
 
     def wake(self, *, urgent: bool) -> None:
         """Something was accepted by this process. `urgent`: a client waits until it has been carried out."""
@@ -114,10 +121,35 @@ class Intake:
             events += await self._commands()
         if events:
             runs = [event.run for event in events if isinstance(event, (Accepted, Revived))]
-            await measure_placed(self._executor, runs)
+            await self.measure(runs)
             self._dispatcher.report(events)
             self._found_at = time.monotonic()
+        if self._unmeasured and time.monotonic() - self._measured_at >= _AGAIN_S:
+            self._measured_at = time.monotonic()
+            again = [self._unmeasured.pop(ident) for ident in list(islice(self._unmeasured, _AGAIN))]
+            live = self._dispatcher.state.work.runs
+            await self.measure(run for run in again if live.get(run.id) is run)
         self._documents.trim()
+
+    async def measure(self, runs: Iterable[WorkflowRun]) -> None:
+        """Note in runs how large the files are that their containers read where every node sees them: one question for all.
+
+        Those whose sizes are unknown are measured again later, until they end.
+        """
+        read = [
+            (run, each.number, paths)
+            for run in runs
+            for each in run.stages
+            if each.number not in run.placed_bytes and (paths := sources_of(each.spec))
+        ]
+        if not read:
+            return
+        sizes = await self._executor.placed_sizes(list({path for _, _, paths in read for path in paths}))
+        for run, stage, paths in read:
+            if paths <= sizes.keys():
+                run.placed_bytes[stage] = sum(sizes[path] for path in paths)
+            else:
+                self._unmeasured[run.id] = run
 
     async def _commands(self) -> list[EngineEvent]:
         """Commands that the dispatcher does not know yet."""

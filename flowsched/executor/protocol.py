@@ -630,7 +630,8 @@ class Executor(ABC):
         return dict.fromkeys(uris, "this cluster cannot look at datasets outside")
 
     async def placed_sizes(self, paths: Sequence[str]) -> Mapping[str, int]:
-        """The bytes of files and folders that containers read where every node sees them, of those whose size is known.
+        """The bytes of files and folders that containers read where every node sees them, of those whose size is known. The engine
+        asks for the others again.
 
         Args:
             paths: Absolute paths, or file URIs.

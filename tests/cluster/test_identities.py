@@ -143,23 +143,32 @@ async def test_sizes_of_files_that_all_nodes_see(tmp_path: Path) -> None:
     assert found == {paths[0]: 3, paths[1]: 3, paths[2]: 6, paths[5]: 3}
 
 
-async def test_a_file_system_that_does_not_answer_holds_up_one_question(
+async def test_a_file_system_that_does_not_answer_holds_up_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next ones are answered at once, without a size, while its thread still waits."""
-    stat, free = os.stat, threading.Event()
+    """Meanwhile no size is known, and inputs are identified as ever. Once it answers, sizes are known again."""
+    stat, free, asked = os.stat, threading.Event(), []
 
     def hangs(path: str, **more: Any) -> os.stat_result:
-        if path == "/nfs/x":
+        if str(path).startswith("/nfs/"):
+            asked.append(path)
             free.wait(60)
+            return stat(uri)
         return stat(path, **more)
 
     monkeypatch.setattr(os, "stat", hangs)
     monkeypatch.setattr("flowsched.cluster.node.identities._PATIENCE_S", 0.05)
+    monkeypatch.setattr("flowsched.cluster.node.identities._SIZE_S", 0.0)
     uri, look = written(tmp_path / "x", "one"), Identities(Origins())
     try:
-        assert await look.placed_sizes([uri]) == {uri: 3}
-        assert await look.placed_sizes(["/nfs/x"]) == {}
-        assert await look.placed_sizes([uri]) == {}
+        assert await look.placed_sizes([uri, "/nfs/x"]) == {uri: 3}
+        for number in range(40):
+            assert await look.placed_sizes([f"/nfs/{number}"]) == {}
+        assert asked == ["/nfs/x"]
+        found = await asyncio.wait_for(look.of([uri], by_content=False), 10)
+        assert isinstance(found[uri], Fingerprint)
     finally:
         free.set()
+    async with asyncio.timeout(10):
+        while await look.placed_sizes([uri, "/nfs/y"]) != {uri: 3, "/nfs/y": 3}:
+            await asyncio.sleep(0.01)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -13,10 +14,12 @@ import pytest
 from flowsched.control import intake
 from flowsched.control.documents import Documents
 from flowsched.control.intake import Intake
+from flowsched.engine.recovery import make_run
 from flowsched.engine.state import EngineState
 from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.workflow.document.decode import decode_workflow
+from flowsched.workflow.run.run import WorkflowRun
 from tests.house.second_ways import needs
 
 SPEC = decode_workflow(b'{"name": "one", "stages": [{"name": "one", "command": ["true"]}]}')
@@ -109,3 +112,51 @@ async def test_a_submission_after_a_look_that_found_nothing_is_taken_in_at_once(
         made.wake(urgent=False)
         await asyncio.sleep(0.5)
     assert looks.count("submissions") == 2
+
+
+class Sizes:
+    """An executor whose network file system answers late."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+        self.asked: list[list[str]] = []
+
+    async def placed_sizes(self, paths: Sequence[str]) -> dict[str, int]:
+        self.asked.append(sorted(paths))
+        return {path: self.known[path] for path in paths if path in self.known}
+
+
+async def test_files_of_unknown_size_are_measured_again_until_their_run_ends(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Also those of runs that a new leader brings back. A run whose sizes are known is not measured again."""
+    monkeypatch.setattr(intake, "_AGAIN_S", 0.0)
+    dispatcher, executor = Slow(started=False), Sizes()
+    async with await Database.open(str(tmp_path / "intake.db")) as database:
+        documents = Documents(Workflows(database))
+        made = Intake(
+            database, documents, cast("Any", dispatcher), cast("Any", executor), last_seq=0, clock=lambda: 0
+        )
+        runs = [reading(dispatcher.state, f"w{number}") for number in range(3)]
+        executor.known = {"/nfs/w0": 5}
+        await made.measure(runs)
+        assert [run.placed_bytes for run in runs] == [{0: 5}, {}, {}]
+        dispatcher.state.work.runs = {run.id: run for run in runs[:2]}
+        await made.catch_up()
+        assert len(executor.asked) == 1
+        for expected in ({}, {0: 7}, {0: 7}):
+            made.wake(urgent=False)
+            await made.catch_up()
+            executor.known = {"/nfs/w1": 7}
+            assert runs[1].placed_bytes == expected
+    assert executor.asked == [["/nfs/w0", "/nfs/w1", "/nfs/w2"], ["/nfs/w1"], ["/nfs/w1"]]
+
+
+def reading(state: EngineState, ident: str) -> WorkflowRun:
+    """A run that reads one file where it lies."""
+    stage = {
+        "name": "a",
+        "steps": [{"command": ["x"]}],
+        "files": {"inputs": [{"path": "/i", "uri": f"/nfs/{ident}"}]},
+    }
+    return make_run(state, ident, decode_workflow(json.dumps({"name": ident, "stages": [stage]}).encode()), 1)

@@ -23,7 +23,7 @@ _REMEMBERED: Final = 100_000
 _SIZE_S: Final = 60.0
 #: A folder with more entries than that has no known size: to look at all of them takes longer than the answer is worth.
 _MOST_ENTRIES: Final = 1_000
-#: Submissions wait so long for sizes. A network file system may not answer at all.
+#: Submissions wait so long for sizes. Those that come later are remembered for the next question.
 _PATIENCE_S: Final = 1.0
 
 
@@ -36,7 +36,9 @@ class Identities:
         self._digests: dict[tuple[str, str], Fingerprint] = {}
         #: path -> (until when its size counts, monotonic; its size)
         self._sizes: dict[str, tuple[float, int | None]] = {}
-        self._silent_until = 0.0  #: monotonic; no file system is asked for sizes before
+        #: One thread, which a network file system may hold up for ever: inputs are identified all the same.
+        self._sizing = ThreadPoolExecutor(1, thread_name_prefix="sizes")
+        self._asked: asyncio.Future[None] | None = None  #: the last question about sizes
 
     async def of(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """As `Executor.fingerprints`."""
@@ -60,19 +62,19 @@ class Identities:
             return str(error)
 
     async def placed_sizes(self, paths: Sequence[str]) -> dict[str, int]:
-        """As `Executor.placed_sizes`."""
-        if time.monotonic() < self._silent_until:
+        """As `Executor.placed_sizes`. While an earlier question goes on, all sizes are unknown: it may never end."""
+        if self._asked is not None and not self._asked.done():
             return {}
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                return await asyncio.get_running_loop().run_in_executor(self._pool, self._sizes_of, paths)
-        except TimeoutError:
-            self._silent_until = time.monotonic() + _SIZE_S
-            return {}
+        found: dict[str, int] = {}
+        measured = asyncio.get_running_loop().run_in_executor(self._sizing, self._measure, list(paths), found)
+        self._asked = measured
+        await asyncio.wait((measured,), timeout=_PATIENCE_S)
+        return dict(found)
 
-    def _sizes_of(self, paths: Sequence[str]) -> dict[str, int]:
-        found, now = {}, time.monotonic()
+    def _measure(self, paths: Sequence[str], found: dict[str, int]) -> None:
+        """Find the sizes of files, one after the other."""
         for path in paths:
+            now = time.monotonic()
             until, size = self._sizes.get(path, (0.0, None))
             if until < now:
                 size = _bytes_at(path)
@@ -81,7 +83,6 @@ class Identities:
                 self._sizes[path] = now + _SIZE_S, size
             if size is not None:
                 found[path] = size
-        return found
 
 
 def _bytes_at(uri: str) -> int | None:

@@ -17,7 +17,7 @@ from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.draining import remembered
 from flowsched.control.leading.leadership import FIRST_PAUSE_S, Leadership
 from flowsched.control.leading.memoizer import Memoizer
-from flowsched.control.leading.recover import Found, Leftovers, Reconciler, measure_placed, recover, runs_back
+from flowsched.control.leading.recover import Found, Leftovers, Reconciler, recover, runs_back
 from flowsched.control.leading.retention import Expiry
 from flowsched.control.metrics import Metrics, Standing
 from flowsched.control.tracing import Tracing
@@ -302,7 +302,7 @@ class Leader:
             last_seq=found.last_seq,
             clock=self._clock,
         )
-        await self._bring_back(dispatcher, found)
+        await self._bring_back(dispatcher, intake, found)
         await self._failpoint("recover.after")
         dispatcher.before_step = intake.catch_up
         self.dispatcher, self.intake = dispatcher, intake
@@ -339,7 +339,7 @@ class Leader:
         settings, clock = self.settings, self.settings.retention_clock or self._clock
         return Expiry(self._database, dispatcher, self._executor, keep_days=settings.keep_days, clock=clock)
 
-    async def _bring_back(self, dispatcher: Dispatcher, found: Found) -> None:
+    async def _bring_back(self, dispatcher: Dispatcher, intake: Intake, found: Found) -> None:
         """Load live workflows slice by slice, so that the event loop serves requests. Then place waiting tasks for the first time.
 
         Nothing is placed before all claims and the present state of foreign pods are known. Before that, the executor is asked
@@ -354,7 +354,7 @@ class Leader:
             first.insert(0, BindingsSettled(tuple(found.bindings)))
         await dispatcher.once(first, placing=False)
         async for runs in runs_back(self._database, self._documents, dispatcher.state, found):
-            await measure_placed(self._executor, [each.run for each in runs])
+            await intake.measure([each.run for each in runs])
             await dispatcher.once(runs, placing=False)
             self._documents.trim()
             self.recovered = self.recovered[0] + len(runs), self.recovered[1]

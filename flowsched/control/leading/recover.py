@@ -12,7 +12,6 @@ from flowsched.aside import aside
 from flowsched.control.documents import Documents
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.engine.data.cache_values import origin_of
-from flowsched.engine.data.inputs import sources_of
 from flowsched.engine.delta import StageWrite
 from flowsched.engine.events import Ended, Recovered
 from flowsched.engine.pod_orders import decode_pods
@@ -92,19 +91,6 @@ async def runs_back(
             Recovered(await _run(specs, state, each), tuple(pods.get(name, ())))
             for name, each in rows.items()
         ]
-
-
-async def measure_placed(executor: Executor, runs: Sequence[WorkflowRun]) -> None:
-    """Note in fresh runs how large the files are that their containers read where every node sees them: one question for all."""
-    read = [
-        (run, each.number, paths) for run in runs for each in run.stages if (paths := sources_of(each.spec))
-    ]
-    if not read:
-        return
-    sizes = await executor.placed_sizes(list({path for _, _, paths in read for path in paths}))
-    for run, stage, paths in read:
-        if paths <= sizes.keys():
-            run.placed_bytes[stage] = sum(sizes[path] for path in paths)
 
 
 async def load_run(
