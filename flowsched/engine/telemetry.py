@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from flowsched.engine.data.inputs import sources_of
 from flowsched.engine.io_demand import PER_MILLE, rounded
 from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import Recorder
@@ -194,6 +195,8 @@ def learn(
     """A task has ended well: its usage is a sample for the next of its kind."""
     state = recorder.state
     size = int(stage.local[task]) + int(stage.moved[task])
+    if stage.number not in run.placed_bytes and sources_of(stage.spec):
+        size = 0
     outputs = {output.name: output.size_bytes for output in event.outputs}
     measured = _measured(size, event.usage, outputs)
     if stage.spec.estimate.runtime_ms is not None:
@@ -221,11 +224,12 @@ def _measured(size: int, used: Usage, outputs: Mapping[str, int]) -> Measured:
     """The measurements of a task.
 
     Not every executor measures everything. Every process uses CPU time, memory and I/O: a zero means that it was not measured.
+    Tasks without inputs, and those of unknown size, read 0 bytes: neither says how an amount grows with the size.
     Without published outputs it is not known what a task wrote: to files of its own, or as a member of a gang.
     """
     moved = used.read_bytes > 0 or used.written_bytes > 0
     return Measured(
-        size,
+        size or UNMEASURED,
         used.cpu_ms or UNMEASURED,
         used.read_bytes if moved else UNMEASURED,
         used.written_bytes if moved else UNMEASURED,

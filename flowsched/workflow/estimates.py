@@ -303,11 +303,12 @@ class Estimates:
                     samples[RUNTIME if column == DECLARED else column :: _WIDTH],
                     strict=True,
                 )
-                if amount >= 0 and size >= 0
+                if amount >= 0 and (size >= 0 or against == INPUT)
             ]
-            fitted[column] = (
-                fit([size for size, _ in pairs], [amount for _, amount in pairs]) if pairs else None
-            )
+            known = [pair for pair in pairs if pair[0] >= 0]
+            if len(known) < ENOUGH:  # the model is a constant, for which no size is needed
+                known = [(0, amount) for _, amount in pairs]
+            fitted[column] = fit(*zip(*known, strict=True)) if known else None
         return fitted[column]
 
     def samples(self, workflow: str, stage: str) -> int:
@@ -319,9 +320,9 @@ class Estimates:
         return self._samples.get((workflow, stage))
 
     def typical_size(self, workflow: str, stage: str) -> int | None:
-        """The bytes that the median task of a kind read; None before the first has finished."""
-        samples = self._samples.get((workflow, stage))
-        return None if samples is None else sorted(samples[::_WIDTH])[len(samples) // _WIDTH // 2]
+        """The bytes that the median task of a kind read; None where that was never measured."""
+        sizes = sorted(size for size in self._samples.get((workflow, stage), ())[::_WIDTH] if size >= 0)
+        return _middle(sizes) if sizes else None
 
     def runtime_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
         """The middle: half of those that read so much take less. None before the first has finished."""
@@ -434,5 +435,4 @@ def filled(known_ms: Iterable[int | None]) -> list[int]:
 
 def _typical(estimates: Estimates, workflow: str, stage: str) -> int | None:
     """For stages that have not begun: how much they will read is not known, so as the last samples read."""
-    size = estimates.typical_size(workflow, stage)
-    return None if size is None else estimates.weight_ms(workflow, stage, size)
+    return estimates.weight_ms(workflow, stage, estimates.typical_size(workflow, stage) or 0)

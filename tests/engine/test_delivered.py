@@ -6,6 +6,8 @@ from typing import Any
 
 from flowsched.engine.backlog import expected
 from flowsched.engine.events import LookedUp
+from flowsched.engine.state import EngineState
+from flowsched.engine.telemetry import relearn
 from flowsched.executor.protocol import ContainerReport, DeliveredFile, PodEnded, ReplicaSeen, Usage
 from flowsched.values import replace
 from tests.engine.scene import Scene, node
@@ -81,11 +83,37 @@ def test_files_that_are_read_where_they_lie_count_as_read() -> None:
     assert expected(s.state, s.runs["w5"], stage, ()) == (100_000, 100_000)
 
 
-def arrives(s: Scene, ident: str, size: int) -> str:
+def test_files_of_unknown_size_do_not_count_as_nothing() -> None:
+    """Five tasks of unknown size took 80 s. They change nothing of what is expected by size."""
+    s = scene()
+    for number, size in enumerate((10, 20, 30, 40, 50)):
+        pod = arrives(s, f"w{number}", size * MB)
+        s.start(pod)
+        s.tell(PodEnded(pod, s.now + size * 1_000, 0), after=size * 1_000)
+    for number in range(5):
+        pod = arrives(s, f"v{number}")
+        s.start(pod)
+        s.tell(PodEnded(pod, s.now + 80_000, 0), after=80_000)
+    arrives(s, "w", 100 * MB)
+    assert s.state.work.estimates.samples("w", "a") == 10
+    assert s.state.work.estimates.typical_size("w", "a") == 30 * MB
+    assert expected(s.state, s.runs["w"], s.runs["w"].stages[0], ()) == (100_000, 100_000)
+
+
+def test_what_tasks_of_unknown_size_took_is_known_all_the_same() -> None:
+    """Also after a restart, where their rows have 0 bytes. One task of known size is too few to say more."""
+    state = EngineState()
+    for size, runtime_ms in ((0, 70_000), (0, 80_000), (5 * MB, 1_000), (0, 90_000)):
+        relearn(state, "w", "a", runtime_ms, size, {}, {})
+    assert state.work.estimates.runtime_ms("w", "a", 100 * MB) == 80_000
+
+
+def arrives(s: Scene, ident: str, size: int | None = None) -> str:
     """A task of the kind `w/a` that reads one file of so many bytes in place; its pod."""
     accepted = s.accepted(ident, steps("a", inputs=[{"path": "/i", "uri": "/data/i"}]))
     accepted.run.spec = replace(accepted.run.spec, name="w")
-    accepted.run.placed_bytes[0] = size
+    if size is not None:
+        accepted.run.placed_bytes[0] = size
     s.tell(accepted)
     assert s.launched == [f"fs-{ident}-a-0-0"]
     return s.launched[0]
