@@ -23,7 +23,7 @@ _REMEMBERED: Final = 100_000
 _SIZE_S: Final = 60.0
 #: A folder with more entries than that has no known size: to look at all of them takes longer than the answer is worth.
 _MOST_ENTRIES: Final = 1_000
-#: Submissions wait so long for sizes. Those that come later are remembered for the next question.
+#: Submissions wait so long for sizes. The thread goes on, and the next question has the sizes that it finds.
 _PATIENCE_S: Final = 1.0
 
 
