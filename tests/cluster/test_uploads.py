@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import boto3
+import fsspec
 import pytest
 
 import flowsched
@@ -82,11 +84,25 @@ class Store(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     objects: dict[str, bytes]
+    asked: list[str]  #: the methods of all requests but the writes
     came: threading.Event  #: the first write
     killed: threading.Event  #: the process that asked for it
 
     def do_HEAD(self) -> None:
+        self.asked.append(self.command)
         self._say({})
+
+    do_DELETE = do_HEAD
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.asked.append(self.command)
+        if self.path.startswith("/lab/completed?uploadId"):
+            self._say({}, b"<Error><Code>NoSuchUpload</Code></Error>", 404)
+            return
+        self._say(
+            {}, b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+        )
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -98,11 +114,12 @@ class Store(BaseHTTPRequestHandler):
         self.objects[self.path] = body
         self._say({"ETag": '"its-tag"'})
 
-    def _say(self, headers: dict[str, str]) -> None:
-        self.send_response(200)
-        for name, value in {**headers, "Content-Length": "0"}.items():
+    def _say(self, headers: dict[str, str], body: bytes = b"", status: int = 200) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -111,7 +128,7 @@ class Store(BaseHTTPRequestHandler):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Store]]:
     """It on loopback, reached by the AWS variables of the environment."""
-    Store.objects, Store.came, Store.killed = {}, threading.Event(), threading.Event()
+    Store.objects, Store.asked, Store.came, Store.killed = {}, [], threading.Event(), threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for name, value in {
@@ -144,6 +161,78 @@ async def test_a_delivery_whose_process_was_killed_is_tried_again(
     assert (end.exit_code, end.message, store.objects) == (0, "", {"/lab/mine/a": b"yes\n"})
     assert end.container is not None
     assert end.container.outputs == (DeliveredFile("/out/f", "s3://lab/mine/a", 4, "its-tag"),)
+
+
+async def test_an_upload_ends_with_its_attempt(real_world: RealWorld, store: type[Store]) -> None:
+    """The shim of an attempt is killed while its object is written: the parts are dropped, and no object comes to be."""
+    cluster, _, _ = await real_world.open()
+    await cluster.launch([writes("a", "head -c 12000000 /dev/zero > /out/f")])
+    await asyncio.to_thread(store.came.wait, 60)
+    os.kill(lives.runner_of(real_world.attempt("a")), signal.SIGKILL)
+    await asyncio.sleep(0.1)
+    store.killed.set()
+
+    async def is_dropped() -> bool:
+        return "DELETE" in store.asked
+
+    await eventually(is_dropped)
+    assert store.asked == ["HEAD", "POST", "DELETE"]
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3, 4, 5])
+def test_an_object_of_a_later_attempt_stays(tmp_path: Path, bucket: str, moment: int) -> None:
+    """The attempt ends before the upload, one of its three parts, or its completion; another one has written the object."""
+    (tmp_path / "f").write_bytes(bytes(20 << 20))
+    client, calls = boto3.client("s3"), []
+
+    def wanted() -> bool:
+        calls.append(1)
+        if len(calls) == moment:
+            client.put_object(Bucket=bucket, Key="x", Body=b"later")
+        return len(calls) < moment
+
+    with open(tmp_path / "f", "rb") as file, pytest.raises(OSError, match="its attempt has ended"):
+        Stores({"options": {}}).write(file.fileno(), f"s3://{bucket}/x", wanted)
+    assert client.get_object(Bucket=bucket, Key="x")["Body"].read() == b"later"
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=bucket)
+
+
+def test_a_part_of_a_file_becomes_no_object(tmp_path: Path) -> None:
+    """The attempt ends after the first block, in a store of fsspec that makes an object of all that was written."""
+    (tmp_path / "f").write_bytes(bytes(20 << 20))
+    answers = iter([True, False])
+    made = []
+
+    class Buffered(fsspec.spec.AbstractBufferedFile):  # type: ignore[misc]
+        def _initiate_upload(self) -> None: ...
+
+        def _upload_chunk(self, final: bool = False) -> bool:
+            made.append(final)
+            return True
+
+    class Files(fsspec.AbstractFileSystem):  # type: ignore[misc]
+        cachable = False
+
+        def _open(self, path: str, mode: str = "rb", **more: object) -> Buffered:
+            return Buffered(self, path, mode)
+
+    fsspec.register_implementation("buffered", Files, clobber=True)
+    stores = Stores({"options": {}})
+    with open(tmp_path / "f", "rb") as file:
+        with pytest.raises(OSError, match="its attempt has ended"):
+            stores.write(file.fileno(), "buffered://x", lambda: next(answers))
+        gc.collect()
+        assert True not in made
+        stores.write(file.fileno(), "buffered://x")
+        assert made[-1] is True
+
+
+def test_an_upload_that_its_store_knows_no_more_is_tried_again(tmp_path: Path, store: type[Store]) -> None:
+    """It was completed, and the answer was lost: that is no bucket that is missing."""
+    (tmp_path / "f").write_bytes(bytes(12 << 20))
+    store.came.set()
+    with open(tmp_path / "f", "rb") as file, pytest.raises(OSError, match="FileNotFoundError"):
+        Stores({"options": {}}).write(file.fileno(), "s3://lab/completed")
 
 
 async def test_no_task_reaches_the_stores(real_world: RealWorld, bucket: str) -> None:

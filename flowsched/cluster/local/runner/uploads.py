@@ -210,7 +210,7 @@ class _Process:
         uri, stores, answer = str(request["uri"]), self._stores, Record()
         try:
             if files:
-                answer["version"] = stores.write(files[0], uri)
+                answer["version"] = stores.write(files[0], uri, lambda: _waits(answering))
             else:
                 stores.check(uri)
         except Refused as refusal:
@@ -233,8 +233,13 @@ class Stores:
         self._known: dict[str, Any] = {}  #: file systems of fsspec by scheme
         self._checked: dict[str, float] = {}  #: a bucket's uri -> until when (monotonic) it counts as there
 
-    def write(self, fd: int, uri: str) -> str:
+    def write(self, fd: int, uri: str, wanted: Callable[[], bool] = lambda: True) -> str:
         """Write an object with the bytes of an open file. Blocks.
+
+        Args:
+            fd: Of the file.
+            uri: Of the object.
+            wanted: Whether the attempt still waits for it. Another one may have written the object otherwise, which must stay.
 
         Returns:
             The object's version, as `object_version` has it; "" where the store names none.
@@ -246,11 +251,9 @@ class Stores:
         files, key = self._store(uri)
         try:
             if _is_s3(uri):
-                return object_version(_put(files.call_s3, fd, *key.partition("/")[::2]))
+                return object_version(_put(files.call_s3, fd, *key.partition("/")[::2], wanted))
             os.lseek(fd, 0, os.SEEK_SET)  # it may be the second try
-            with files.open(key, "wb") as writing:
-                while block := os.read(fd, _PART_BYTES):
-                    writing.write(block)
+            _copy(fd, files.open(key, "wb"), wanted)
         except Exception as error:  # each store has errors of its own
             raise _failure(uri, error, files) from error
         return ""
@@ -295,7 +298,35 @@ def _is_s3(uri: str) -> bool:
     return uri.partition("://")[0] in S3
 
 
-def _put(call: Callable[..., Mapping[str, Any]], fd: int, bucket: str, key: str) -> Mapping[str, Any]:
+def _waits(answering: int) -> bool:
+    """Whether an attempt still waits for its answer: its end of the socket is open."""
+    ended = select.poll()
+    ended.register(answering, 0)  # the end is reported in any case
+    return not ended.poll(0)
+
+
+def _copy(fd: int, writing: Any, wanted: Callable[[], bool]) -> None:
+    """Write a file of fsspec, which makes an object of it when it is closed."""
+    try:
+        while block := os.read(fd, _PART_BYTES):
+            _ensure(wanted)
+            writing.write(block)
+        _ensure(wanted)
+    except BaseException:
+        with suppress(AttributeError):
+            writing.closed = True  # otherwise fsspec makes an object of the part that it has
+        raise
+    writing.close()
+
+
+def _ensure(wanted: Callable[[], bool]) -> None:
+    if not wanted():
+        raise OSError(errno.ECANCELED, "its attempt has ended")
+
+
+def _put(
+    call: Callable[..., Mapping[str, Any]], fd: int, bucket: str, key: str, wanted: Callable[[], bool]
+) -> Mapping[str, Any]:
     """Write an object of S3, a large one in parts. Returns the store's answer."""
     import mimetypes
 
@@ -303,11 +334,13 @@ def _put(call: Callable[..., Mapping[str, Any]], fd: int, bucket: str, key: str)
     kind = mimetypes.guess_type(key)[0]
     more = {"ContentType": kind} if kind else {}
     part = max(_PART_BYTES, -(-size // _MOST_PARTS))
+    _ensure(wanted)
     if size <= part:
         return call("put_object", Body=os.pread(fd, size, 0), **where, **more)
     where["UploadId"] = call("create_multipart_upload", **where, **more)["UploadId"]
 
     def put_part(number: int) -> dict[str, Any]:
+        _ensure(wanted)
         body = os.pread(fd, part, (number - 1) * part)
         return {
             "PartNumber": number,
@@ -319,6 +352,7 @@ def _put(call: Callable[..., Mapping[str, Any]], fd: int, bucket: str, key: str)
     try:
         with ThreadPoolExecutor(_PARTS_AT_A_TIME) as pool:
             parts = list(pool.map(put_part, range(1, -(-size // part) + 1)))
+        _ensure(wanted)
         return call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **where)
     except BaseException:
         with suppress(Exception):
@@ -344,7 +378,8 @@ def _failure(uri: str, error: Exception, files: Any) -> Refused | OSError:
         at = files.s3.meta.endpoint_url
     except Exception:  # noqa: BLE001 - there is no client yet
         at = os.environ.get("AWS_ENDPOINT_URL") or "the store"
-    if isinstance(error, FileNotFoundError):
+    answer: Mapping[str, Any] = getattr(error.__cause__, "response", None) or {}
+    if answer.get("Error", {}).get("Code") in ("NoSuchBucket", "404"):  # a HEAD has no other code
         bucket = uri.split("/")[2]
         return Refused(
             "OutputFailed",
