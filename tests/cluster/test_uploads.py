@@ -10,12 +10,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import boto3
 import fsspec
 import pytest
+import s3fs
 
 import flowsched
 from flowsched.cluster.local.runner import deliver
@@ -87,6 +90,7 @@ class Store(BaseHTTPRequestHandler):
     asked: list[str]  #: the methods of all requests but the writes
     came: threading.Event  #: the first write
     killed: threading.Event  #: the process that asked for it
+    stuck = False  #: it answers no write
 
     def do_HEAD(self) -> None:
         self.asked.append(self.command)
@@ -106,7 +110,7 @@ class Store(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        if not self.came.is_set():
+        if self.stuck or not self.came.is_set():
             self.came.set()
             self.killed.wait(60)
             self.close_connection = True
@@ -128,6 +132,8 @@ class Store(BaseHTTPRequestHandler):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Store]]:
     """It on loopback, reached by the AWS variables of the environment."""
+    s3fs.S3FileSystem.clear_instance_cache()  # of an earlier test's server
+    Store.stuck = False
     Store.objects, Store.asked, Store.came, Store.killed = {}, [], threading.Event(), threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Store)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -290,6 +296,129 @@ def test_a_write_that_fails_for_a_while_is_tried_again(
         assert (refused.value.args, len(tries)) == (("OutputFailed", why), count)
 
 
+def run(program: str) -> tuple[str, str]:
+    """Run a program that imports the runner. Returns what it wrote."""
+    folder = Path(flowsched.__file__).parent / "cluster/local"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("size", [1, 12 << 20])
+def test_a_check_waits_for_no_upload(tmp_path: Path, store: type[Store], size: int) -> None:
+    """30 files go to a store that takes the requests and does not answer: a bucket is found all the same."""
+    (tmp_path / "f").write_bytes(bytes(size))
+    store.stuck = True
+    program = f"""
+import os, threading, time
+from runner import uploads
+uploader = uploads.Uploader()
+asking = uploads.Uploads(uploader.mailbox, {{"env": {{}}, "path": [], "options": {{}}}})
+file = os.open("{tmp_path}/f", os.O_RDONLY)
+if os.fork() == 0:
+    for number in range(30):
+        threading.Thread(target=asking.write, args=(file, f"s3://lab/{{number}}"), daemon=True).start()
+    time.sleep(3)
+    began = time.monotonic()
+    asking.check("s3://lab/x")
+    print("late" if time.monotonic() - began > 5 else "in time", flush=True)
+    os._exit(0)
+uploads.select.select([uploader], [], [])
+uploader.start([])
+os.wait()
+os.kill(uploader.pid, 9)
+"""
+    assert run(program) == ("in time\n", "")
+    store.killed.set()
+
+
+@pytest.mark.parametrize("until_s", [0.0, 0.5])
+def test_a_full_mailbox_holds_no_check(until_s: float) -> None:
+    """No process receives: the check ends when its patience does, and the failure of a write names the object."""
+    program = f"""
+import math, time
+from runner import uploads
+uploads._CHECK_S = {until_s}
+uploader = uploads.Uploader()
+asking = uploads.Uploads(uploader.mailbox, {{"env": {{}}, "path": [], "options": {{}}}})
+try:
+    while True:
+        uploader.mailbox.send(b"!")
+except BlockingIOError:
+    asking.check("s3://lab/x")
+uploads.math.inf = time.monotonic() + {until_s}
+try:
+    asking.write(0, "s3://lab/y")
+except OSError as error:
+    print(error.strerror)
+"""
+    assert run(program) == ("cannot write s3://lab/y: Resource temporarily unavailable\n", "")
+
+
+async def test_a_process_that_was_stopped_goes_on(real_world: RealWorld, store: type[Store]) -> None:
+    """A task of the same user can stop it: the object comes all the same."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([writes("a", "echo yes > /out/f")])
+    await asyncio.to_thread(store.came.wait, 60)
+    (runner,) = lives.living_runners(real_world.root)
+    (uploads,) = set(children(runner)) - {lives.runner_of(real_world.attempt("a"))}
+    os.kill(uploads, signal.SIGSTOP)
+    store.killed.set()
+    async with asyncio.timeout(30):
+        end = await ear.ended("a")
+    assert (end.exit_code, end.message, store.objects) == (0, "", {"/lab/mine/a": b"yes\n"})
+
+
+def test_a_write_whose_process_dies_is_asked_for_once_more() -> None:
+    """Also for a failed task, which waits for no store that is away; if that one dies too, the failure names the object."""
+    program = """
+import os
+from runner import uploads
+uploads._APART_S = 0.0
+uploads.Stores.write = lambda *_: os._exit(0)
+uploader = uploads.Uploader()
+asking = uploads.Uploads(uploader.mailbox, {"env": {}, "path": [], "options": {}})
+if os.fork() == 0:
+    try:
+        asking.write(0, "s3://lab/x")
+    except OSError as error:
+        print(error.strerror, flush=True)
+    os._exit(0)
+for _ in range(2):
+    uploads.select.select([uploader], [], [])
+    assert uploader.start([])
+    os.wait()
+os.wait()
+"""
+    assert run(program) == ("cannot write s3://lab/x: the process that writes has died\n", "")
+
+
+def test_parts_of_all_files_share_their_room(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four files of six parts are written at a time, and never more than eight parts are in memory."""
+    (tmp_path / "f").write_bytes(bytes(42 << 20))
+    stores, lock, now, most = Stores({"options": {}}), threading.Lock(), [0], [0]
+    call_s3 = s3fs.S3FileSystem.call_s3
+
+    def counted(self: s3fs.S3FileSystem, method: str, *args: Any, **more: Any) -> Any:
+        step = method == "upload_part"
+        with lock:
+            now[0] += step
+            most[0] = max(most[0], now[0])
+        try:
+            return call_s3(self, method, *args, **more)
+        finally:
+            with lock:
+                now[0] -= step
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "call_s3", counted)
+    with open(tmp_path / "f", "rb") as file, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: stores.write(file.fileno(), f"s3://{bucket}/{n}"), range(4)))
+    assert 4 < most[0] <= 8
+
+
 def test_the_process_ends_when_no_request_comes() -> None:
     """Another request starts another one. A scheme that has no package is refused, in words."""
     program = """
@@ -310,9 +439,5 @@ for _ in range(2):
     for _ in range(2):
         os.wait()
 """
-    folder = Path(flowsched.__file__).parent / "cluster/local"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=False
-    )
     why = "cannot write no-such-scheme://x: fsspec knows no such scheme, or its package is missing\n"
-    assert (done.stdout, done.stderr) == (2 * why, "")
+    assert run(program) == (2 * why, "")

@@ -1,4 +1,4 @@
-"""Origins of datasets: files of this machine, HTTP servers, object stores. fsspec is only used here."""
+"""Origins of datasets: files of this machine, HTTP servers, object stores. It reads them all through fsspec."""
 
 from __future__ import annotations
 

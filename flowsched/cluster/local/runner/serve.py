@@ -260,6 +260,7 @@ class Runner:
                 elif attempt.is_over:
                     self._journal.add(_publishes(attempt))
         self._reap()
+        self._uploader.go_on()
         while self._posted:
             plain, record = self._posted.popleft()
             if record["kind"] == "waits":

@@ -9,13 +9,13 @@ and no program that a task runs.
   runner.
 - If it dies, the socket of an attempt ends without an answer, and the attempt asks again.
 
-It alone loads `fsspec`. Stage-out in a pod on Kubernetes writes with the same `Stores`.
+No other process of the runner loads `fsspec`. Stage-out in a pod on Kubernetes writes with the same `Stores`.
 """
 
 from __future__ import annotations
 
-import _thread
 import errno
+import math
 import os
 import select
 import signal
@@ -32,17 +32,26 @@ from .records import Record, receive, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from threading import Semaphore
     from typing import Any, NoReturn
 
 S3 = ("s3", "s3a")
 #: The command that installs a scheme which fsspec alone does not know.
 EXTRAS = dict.fromkeys(S3, "pip install flowsched[objectstore]")
-#: Requests that the process serves at a time; the others wait in the mailbox. botocore keeps ten connections.
-_REQUESTS = 16
 #: A larger file goes in parts, so many at a time. A store takes at most 10,000.
 _PART_BYTES = 8 << 20
 _PARTS_AT_A_TIME = 4
 _MOST_PARTS = 10_000
+#: Parts of all files that are in memory.
+_PARTS_IN_MEMORY = 8
+#: Threads for checks, files of one part, and larger files: none waits for a slower kind.
+_THREADS = 4, 16, 8
+#: Connections of a client of S3: for each thread but those for larger files, and for each part. botocore keeps ten unless it is told.
+_CONNECTIONS = 28
+#: Requests that the process has received; the others wait in the mailbox. Each has two descriptors.
+_REQUESTS = 128
+_FULL_S = 0.05
 #: The process ends after so long without a request: it has 100 MB of memory.
 _IDLE_S = 60.0
 _TICK_S = 5.0
@@ -71,31 +80,52 @@ class Uploads:
 
     def write(self, fd: int, uri: str) -> str:
         """See `Stores.write`. Called in threads."""
-        return str(self._ask(uri, None, fd)["version"])
+        return str(self._ask(uri, math.inf, fd)["version"])
 
     def check(self, uri: str) -> None:
         """See `Stores.check`; no answer in time is none."""
         with suppress(OSError):
-            self._ask(uri, _CHECK_S)
+            self._ask(uri, time.monotonic() + _CHECK_S)
 
-    def _ask(self, uri: str, patience_s: float | None, *files: int) -> Record:
-        ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
-                socket.send_fds(self._mailbox, [b"!"], [theirs.fileno(), *files])
-            send(ours.fileno(), {"uri": uri, "upload": self._upload, "files": len(files)})
-            if not select.select([ours], [], [], patience_s)[0]:
-                raise TimeoutError(errno.ETIMEDOUT, f"no answer in {patience_s:g} s")
-            answer = receive(ours.fileno())
+    def _ask(self, uri: str, until: float, *files: int) -> Record:
+        """One request; another one, if the process dies meanwhile. Raises Refused, OSError."""
+        answer = None
+        for pause_s in (0.0, _APART_S):
+            time.sleep(pause_s)
+            try:
+                answer = self._exchange(until, {"uri": uri, "upload": self._upload}, files)
+            except ConnectionError:
+                continue
+            except OSError as error:
+                raise OSError(error.errno, f"cannot write {uri}: {error.strerror or error}") from error
+            if answer is not None:
+                break
         if answer is None:
-            raise ConnectionResetError(
-                errno.ECONNRESET, f"cannot write {uri}: the process that writes has died"
-            )
+            raise OSError(errno.ECONNRESET, f"cannot write {uri}: the process that writes has died")
         if "refused" in answer:
             raise Refused(*answer["refused"])  # type: ignore[misc]
         if "error" in answer:
             raise OSError(errno.EIO, answer["error"])
         return answer
+
+    def _exchange(self, until: float, request: Record, files: tuple[int, ...]) -> Record | None:
+        """Send a request. Returns its answer; None: the process has died."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                while True:
+                    try:
+                        socket.send_fds(self._mailbox, [b"!"], [theirs.fileno(), *files])
+                        break
+                    except BlockingIOError:  # the mailbox is full
+                        if time.monotonic() >= until:
+                            raise
+                        time.sleep(_FULL_S)
+            send(ours.fileno(), request | {"files": len(files)})
+            left_s = None if until == math.inf else max(0.0, until - time.monotonic())
+            if not select.select([ours], [], [], left_s)[0]:
+                raise TimeoutError(errno.ETIMEDOUT, "no answer in time")
+            return receive(ours.fileno())
 
 
 # ---- the runner's side ----
@@ -106,6 +136,8 @@ class Uploader:
 
     def __init__(self) -> None:
         self.mailbox, self._requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for each in (self.mailbox, self._requests):
+            each.setblocking(False)  # `recv_fds` and `send_fds` ignore their flags
         self.pid = 0
         self._started = -_APART_S
 
@@ -133,13 +165,18 @@ class Uploader:
         except OSError as error:
             sys.stderr.write(f"no process for uploads: {error}\n")
             with suppress(OSError):
-                for fd in socket.recv_fds(self._requests, 1, 2, socket.MSG_DONTWAIT)[1]:
+                for fd in socket.recv_fds(self._requests, 1, 2)[1]:
                     os.close(fd)
             return False
         if self.pid == 0:
             self.mailbox.close()
             _become(self._requests, runner, inherited)
         return True
+
+    def go_on(self) -> None:
+        """Let the process go on, if another process of this user has stopped it. The runner hears of that by SIGCHLD."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGCONT)
 
 
 # ---- the process ----
@@ -156,7 +193,7 @@ def _become(requests: socket.socket, runner: int, inherited: list[int]) -> NoRet
         kin.die_with_parent()
         kin.prctl(
             _PR_SET_DUMPABLE, 0
-        )  # it has the credentials: no other process of this user reads its memory
+        )  # for its credentials; the runner and its shims have them too, readable by this user
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1):
             os.dup2(null, fd)
@@ -171,39 +208,53 @@ def _become(requests: socket.socket, runner: int, inherited: list[int]) -> NoRet
 
 
 class _Process:
-    """The process: its threads serve requests until there are none for a while."""
+    """The process: it receives requests, and its threads serve them, until there are none for a while."""
 
     def __init__(self, requests: socket.socket, runner: int) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         self._requests, self._runner = requests, runner
         self._stores = Stores({"options": {}})
-        self._busy: set[int] = set()  #: threads with a request
-        self._last = time.monotonic()
+        self._pools = [ThreadPoolExecutor(threads) for threads in _THREADS]
+        self._out: set[Future[None]] = set()  #: requests that were received and not answered
 
     def serve(self) -> None:
-        """Returns when it was idle for long, or its runner has died where the kernel does not tell it."""
-        for _ in range(_REQUESTS):
-            _thread.start_new_thread(self._work, ())
-        while os.getppid() == self._runner and (self._busy or time.monotonic() < self._last + _IDLE_S):
-            time.sleep(_TICK_S)
+        """Returns when it was idle for long, or its runner has died where the kernel does not tell it.
 
-    def _work(self) -> None:
-        while True:
-            fds = socket.recv_fds(self._requests, 1, 2)[1]
-            self._busy.add(_thread.get_ident())
-            try:
+        A request that comes just then stays in the mailbox, and the runner starts the next process for it.
+        """
+        end = time.monotonic() + _IDLE_S
+        while os.getppid() == self._runner and time.monotonic() < end:
+            if len(self._out) >= _REQUESTS:
+                time.sleep(_FULL_S)
+            elif select.select([self._requests], [], [], _TICK_S)[0]:
+                self._receive()
+            if self._out:
+                end = time.monotonic() + _IDLE_S
+
+    def _receive(self) -> None:
+        """Receive a request, and let a thread serve it."""
+        fds = socket.recv_fds(self._requests, 1, 2)[1]
+        kind = 0 if not fds[1:] else 1 if os.fstat(fds[1]).st_size <= _PART_BYTES else 2
+        request = self._pools[kind].submit(self._serve, fds)
+        self._out.add(request)
+        request.add_done_callback(self._out.discard)
+
+    def _serve(self, fds: list[int]) -> None:
+        """In a thread."""
+        try:
+            if fds:  # no descriptor was left
                 self._answer(*fds)
-            except Exception:  # noqa: BLE001 - the attempt hears the end of its socket, and asks again
-                traceback.print_exc(file=sys.stderr)
-            finally:
-                for fd in fds:
-                    os.close(fd)
-                self._last = time.monotonic()
-                self._busy.discard(_thread.get_ident())
+        except Exception:  # noqa: BLE001 - the attempt hears the end of its socket, and asks again
+            traceback.print_exc(file=sys.stderr)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _answer(self, answering: int, *files: int) -> None:
         """Carry out one request: a file is written; without one, its bucket is looked for."""
         request = receive(answering)
-        if request is None or request["files"] != len(files):  # no descriptor was left
+        if request is None or request["files"] != len(files):  # no second descriptor was left
             return
         if request["upload"] != self._stores.upload:
             self._stores = Stores(request["upload"])  # type: ignore[arg-type]
@@ -229,7 +280,10 @@ class Stores:
     """
 
     def __init__(self, upload: Record) -> None:
+        from threading import Semaphore
+
         self.upload = upload
+        self._parts = Semaphore(_PARTS_IN_MEMORY)
         self._known: dict[str, Any] = {}  #: file systems of fsspec by scheme
         self._checked: dict[str, float] = {}  #: a bucket's uri -> until when (monotonic) it counts as there
 
@@ -251,7 +305,7 @@ class Stores:
         files, key = self._store(uri)
         try:
             if _is_s3(uri):
-                return object_version(_put(files.call_s3, fd, *key.partition("/")[::2], wanted))
+                return object_version(_put(files.call_s3, fd, *key.partition("/")[::2], wanted, self._parts))
             os.lseek(fd, 0, os.SEEK_SET)  # it may be the second try
             _copy(fd, files.open(key, "wb"), wanted)
         except Exception as error:  # each store has errors of its own
@@ -283,7 +337,10 @@ class Stores:
         if scheme not in self._known:
             os.environ.update(self.upload.get("env", {}))  # type: ignore[call-overload]
             sys.path += [path for path in self.upload.get("path", ()) if path not in sys.path]  # type: ignore[attr-defined]
-            options: Mapping[str, Any] = self.upload["options"].get(scheme, {})  # type: ignore[attr-defined]
+            options: dict[str, Any] = dict(self.upload["options"].get(scheme, {}))  # type: ignore[attr-defined]
+            if scheme in S3:
+                kept = {"max_pool_connections": _CONNECTIONS}
+                options["config_kwargs"] = kept | options.get("config_kwargs", {})
             try:
                 import fsspec
 
@@ -325,9 +382,14 @@ def _ensure(wanted: Callable[[], bool]) -> None:
 
 
 def _put(
-    call: Callable[..., Mapping[str, Any]], fd: int, bucket: str, key: str, wanted: Callable[[], bool]
+    call: Callable[..., Mapping[str, Any]],
+    fd: int,
+    bucket: str,
+    key: str,
+    wanted: Callable[[], bool],
+    turns: Semaphore,
 ) -> Mapping[str, Any]:
-    """Write an object of S3, a large one in parts. Returns the store's answer."""
+    """Write an object of S3, a large one in parts, each in its turn. Returns the store's answer."""
     import mimetypes
 
     where, size = {"Bucket": bucket, "Key": key}, os.fstat(fd).st_size
@@ -340,12 +402,11 @@ def _put(
     where["UploadId"] = call("create_multipart_upload", **where, **more)["UploadId"]
 
     def put_part(number: int) -> dict[str, Any]:
-        _ensure(wanted)
-        body = os.pread(fd, part, (number - 1) * part)
-        return {
-            "PartNumber": number,
-            "ETag": call("upload_part", PartNumber=number, Body=body, **where)["ETag"],
-        }
+        with turns:
+            _ensure(wanted)
+            body = os.pread(fd, part, (number - 1) * part)
+            tag = call("upload_part", PartNumber=number, Body=body, **where)["ETag"]
+        return {"PartNumber": number, "ETag": tag}
 
     from concurrent.futures import ThreadPoolExecutor
 
