@@ -242,6 +242,7 @@ def make_pod(
         priority=run.spec.priority,
         remote=remote,
         promoted=promoted,
+        is_last=stage.charged.item(task) + 1 >= spec.retry.attempts,
         container=None
         if spec.container is None
         else container_of(stage, shard, writes=first and alike.delivers),

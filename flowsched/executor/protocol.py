@@ -152,6 +152,7 @@ class Pod(msgspec.Struct, frozen=True):
     queue: str = ""
     priority: int = 0
     container: Container | None = None  #: its steps run in place of `command`
+    is_last: bool = True  #: no retry of the engine follows a failure: the outputs of a failed container task are delivered
     #: uri -> node that it is read from, over the network: inputs that are not copied to its own node
     remote: Mapping[str, str] = msgspec.field(default_factory=dict)
     promoted: tuple[int, ...] = ()  #: steps of priority by waiting: of the queues on its path, then its own

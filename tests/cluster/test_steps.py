@@ -187,8 +187,9 @@ async def test_a_step_that_may_fail(real_world: RealWorld) -> None:
     assert [step.exit_code for step in end.container.steps] == [4, 127, 0, 5]
 
 
-async def test_a_step_that_fails(real_world: RealWorld, tmp_path: Path) -> None:
-    """Its code is the attempt's; what it said is delivered, and what it has made."""
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_a_step_that_fails(real_world: RealWorld, tmp_path: Path, is_last: bool) -> None:
+    """Its code is the attempt's; its streams are delivered, and its files, unless another attempt follows that writes them."""
     steps = (
         sh(
             "echo partial > /out/result; echo said; echo why >&2; exit 9",
@@ -198,14 +199,21 @@ async def test_a_step_that_fails(real_world: RealWorld, tmp_path: Path) -> None:
         sh("echo never"),
     )
     outputs = tuple(Delivered(f"/out/{name}", f"{tmp_path}/{name}") for name in ("result", "said", "why"))
-    end = await run(real_world, contained("a", steps=steps, outputs=outputs))
+    end = await run(real_world, contained("a", steps=steps, outputs=outputs, is_last=is_last))
     assert (end.exit_code, end.reason, end.message) == (9, "", "step 1 of 2 ended with exit code 9")
     assert end.container is not None
     (step,) = end.container.steps
     assert (step.exit_code, step.stdout, step.stderr) == (9, "said\n", "why\n")
-    assert [file.path for file in end.container.outputs] == ["/out/result", "/out/said", "/out/why"]
-    found = {name: (tmp_path / name).read_text() for name in ("result", "said", "why")}
-    assert found == {"result": "partial\n", "said": "said\n", "why": "why\n"}
+    result = {"result": "partial\n"} if is_last else {}
+    assert [file.path for file in end.container.outputs] == [
+        *(f"/out/{name}" for name in result),
+        "/out/said",
+        "/out/why",
+    ]
+    found = {
+        path.name: path.read_text() for path in tmp_path.iterdir() if path.name in ("result", "said", "why")
+    }
+    assert found == {**result, "said": "said\n", "why": "why\n"}
 
 
 async def test_an_output_of_a_failed_task_that_cannot_come_back_is_a_warning(

@@ -296,6 +296,26 @@ def test_a_write_that_fails_for_a_while_is_tried_again(
         assert (refused.value.args, len(tries)) == (("OutputFailed", why), count)
 
 
+def test_a_failed_task_writes_no_more_to_a_store_that_has_failed(tmp_path: Path) -> None:
+    """Of 40 objects eight were on their way; the one in another store comes."""
+    places, tries = left(tmp_path, 41), []
+
+    def send(_: int, uri: str) -> str:
+        tries.append(uri)
+        if uri.startswith("s3://away/"):
+            raise OSError(5, f"cannot write {uri}")
+        return "tag"
+
+    with Delivery(places, send, {}, whole=False) as delivery:
+        for number in range(41):
+            uri = f"s3://{'away' if number < 40 else 'lab'}/{number}"
+            delivery.deliver(output(f"{places.room}/d/f{number}", Path("x")) | {"uri": uri, "local": None})
+        with pytest.raises(Refused, match="cannot write s3://away/0"):
+            delivery.flush()
+    assert sorted(tries) == [*(f"s3://away/{number}" for number in range(8)), "s3://lab/40"]
+    assert [each["uri"] for each in delivery.files] == ["s3://lab/40"]
+
+
 def run(program: str) -> tuple[str, str]:
     """Run a program that imports the runner. Returns what it wrote."""
     folder = Path(flowsched.__file__).parent / "cluster/local"

@@ -111,6 +111,19 @@ def test_a_retry_begins_with_all_its_attempts() -> None:
     assert scene.states("w", "a") == "QUEUED"
 
 
+def test_a_pod_knows_whether_an_attempt_follows_its_failure() -> None:
+    """Of two attempts the second is the last; an attempt that was lost is none of them."""
+    scene = Scene()
+    scene.submit("w", A | {"retry": {"attempts": 2}})
+    scene.gone("fs-w-a-0-0")
+    scene.tell(Tick(), after=1_000)
+    scene.end("fs-w-a-0-1", code=1)
+    scene.tell(Tick(), after=1_000)
+    assert [pod.is_last for pod in scene.pods.values()] == [False, False, True]
+    scene.submit("v", A)
+    assert scene.pods["fs-v-a-0-0"].is_last
+
+
 def test_a_handler_of_which_a_part_has_run_is_skipped_by_a_retry_that_needs_none() -> None:
     """One of its gangs had ended well, a member of it cancelled before it was placed: what comes after the stage runs."""
     scene = Scene(node(cpu=3))

@@ -31,7 +31,7 @@ from tests.object_store import object_store
 class Task:
     """A container task's volumes as folders, with a shared one at its real path."""
 
-    def __init__(self, root: Path, container: Container, timeout_ms: int | None = None) -> None:
+    def __init__(self, root: Path, container: Container, **more: Any) -> None:
         self.shared = root / "shared"
         self.inputs = root / "inputs"
         self.work = root / "work"
@@ -39,7 +39,7 @@ class Task:
             folder.mkdir(exist_ok=True)
         layout = lay_out(container, (SharedVolume("lab", str(self.shared)),))
         assert not isinstance(layout, Refusal), layout
-        told = files_variables(w.task(container=container, timeout_ms=timeout_ms), layout, contents=True)
+        told = files_variables(w.task(container=container, **more), layout, contents=True)
         self.env = {each["name"]: each["value"] for each in told}
         self.env |= {"FLOWSCHED_INPUTS": str(self.inputs), "FLOWSCHED_WORK": str(self.work), "POD_UID": "u1"}
 
@@ -352,6 +352,23 @@ def test_an_output_of_a_failed_task_that_cannot_come_back_is_a_warning(tmp_path:
     told = task.deliver()
     assert ([each[0] for each in told["delivered"]], told["reason"]) == (["/out/y"], "")
     assert told["message"].startswith("not all outputs came back: output /out/x: ")
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_files_of_a_failed_attempt_stay_if_another_one_follows(tmp_path: Path, is_last: bool) -> None:
+    """Its streams come in any case; once a task has ended well, all comes."""
+    shared = tmp_path / "shared"
+    outputs = tuple(Delivered(f"/out/{name}", str(shared / name)) for name in ("x", "said"))
+    step = Step(("run",), stdout="/out/said")
+    task = Task(tmp_path, Container((step,), outputs=outputs), is_last=is_last)
+    task.begin()
+    for name in ("x", "said"):
+        (task.inputs / "d/0" / name).write_text(name)
+    task.ended(1)
+    delivered = [each[0] for each in task.deliver()["delivered"]]
+    assert delivered == (["/out/x", "/out/said"] if is_last else ["/out/said"])
+    task.ended(0)
+    assert [each[0] for each in task.deliver()["delivered"]] == ["/out/x", "/out/said"]
 
 
 # --- what is told --------------------------------------------------------------------------------------------

@@ -127,6 +127,7 @@ def _container(
         "layout": images.get("layout"),
         "inputs": inputs,
         "delivers": container.delivers,
+        "last": pod.is_last,
         "volumes": list(container.volumes),
         "return_code": container.return_code,
         "upload": upload() if away else None,

@@ -124,8 +124,9 @@ FILES: Final = Table(
         ),
         "outputs": Key(
             keys.list_of(DELIVERED, "files"),
-            "Taken out when the steps have ended; in place before the task has succeeded. Of a task that has failed, "
-            "what is there is taken out too; one that cannot be is a warning beside the failure. A missing file is no error. "
+            "Taken out when the steps have ended; in place before the task has succeeded. Of a task whose last "
+            "attempt has failed, what is there is taken out too; one that cannot be is a warning beside the failure. A missing "
+            "file is no error. "
             "A `path` with wildcards (`*`, `?`, `[…]` within a name, `**` across folders, `{a,b}`) takes all that fit, each "
             "to `uri` + its path without `path_prefix`",
         ),

@@ -310,6 +310,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
             }
             for output in _delivered(container)
         ],
+        "last": pod.is_last,
         "return_code": container.return_code,
         "leave": [
             [place, left.content, left.reason]

@@ -175,7 +175,7 @@ def deliver(env: Env) -> Message:
     outputs = [
         {**output, "local": output["uri"] if output["uri"].startswith("/") else None}
         for output in order["outputs"]
-        if not ending.interrupted or output["always"]
+        if output["always"] or ending.well or (order["last"] and not ending.interrupted)
     ]
     targets = {each["local"]: resolved(each["local"]) for each in outputs if each["local"]}
     with Delivery(places, Stores({"options": {}}).write, targets, whole=ending.well) as delivery:

@@ -6,7 +6,7 @@ import os
 from socket import socket
 
 from .bounds import Bounds
-from .deliver import CODE_BYTES, Delivery, code_in, count, deliver_all, leave, left_at, resolved
+from .deliver import CODE_BYTES, Delivery, code_in, count, deliver_all, leave, left_at, resolved, store_of
 from .engine import ImageStep
 from .finishing import Inode
 from .image_places import ImagePlaces
@@ -82,7 +82,7 @@ class Contained:
                 local = str(output["local"]).rstrip("/")
                 self.targets[local] = resolved(self.bounds.check(local))
         away = [str(output["uri"]) for output in self.entries("outputs") if output["local"] is None]
-        buckets = {"/".join(uri.split("/", 3)[:3]): uri for uri in reversed(away) if self.order["delivers"]}
+        buckets = {store_of(uri): uri for uri in reversed(away) if self.order["delivers"]}
         for uri in buckets.values():
             self.uploads.check(uri)
 
@@ -117,14 +117,15 @@ class Contained:
             return None
 
     def deliver(self, ending: Ending) -> None:
-        """Take out the outputs that the task left: of a failed one what is there, of one that was asked to leave only
-        its steps' standard streams.
+        """Take out the outputs that the task left: of its last attempt what is there, also if it has failed.
+
+        If another attempt follows, only the steps' standard streams: the other outputs would lie beside those of that attempt.
         """
         outputs: list[Record] = self.order["outputs"]  # type: ignore[assignment]
         if not self.order["delivers"]:
             return
         well = ending.well
-        if ending.reason == RELEASED:
+        if ending.reason == RELEASED or not (well or self.order["last"]):
             streams = {
                 self.places.canonical(str(s[key]))
                 for s in self.steps()

@@ -109,8 +109,8 @@ class Delivery:
         send: Writes an object.
         targets: Targets of this machine, and their real paths before the task began, links followed (see `resolved`).
         progress: Called for each file that is at its target, or only waits for the disk.
-        whole: The first output that cannot be delivered ends the delivery. Otherwise the others are still delivered, and
-            nothing waits for a store that is away.
+        whole: The first output that cannot be delivered ends the delivery. Otherwise the others are still delivered, but
+            none to a store that has failed: it may be away.
     """
 
     def __init__(
@@ -125,6 +125,7 @@ class Delivery:
         self.places = places
         self.whole = whole
         self._refused: Refused | None = None  #: of the first upload that failed
+        self._away: set[str] = set()  #: stores that have failed
         self.progress = progress
         self.targets = targets
         self._found: dict[tuple[str, str], None] = {}  #: (path, uri) of files, in the order of the outputs
@@ -462,6 +463,8 @@ class Delivery:
             self.end_upload()
         if self._refused is not None and self.whole:
             raise self._refused
+        if store_of(uri) in self._away and not self.whole:
+            return
         sent = self._senders.submit(_sent, os.dup(fd), uri, self._send, _PAUSES_S if self.whole else ())
         self._sent.append((sent, path, self.places.real(path), uri))
 
@@ -473,6 +476,7 @@ class Delivery:
         except Refused as refused:
             self._refused = self._refused or refused
         except OSError as error:
+            self._away.add(store_of(uri))
             why = error.strerror or f"cannot write {uri}: {error}"
             self._refused = self._refused or Refused("OutputFailed", why)
         else:
@@ -538,6 +542,11 @@ def deliver_all(
     except (Refused, OSError) as error:
         failed = failed or (path, error)
     return failed
+
+
+def store_of(uri: str) -> str:
+    """The bucket of an object, with its scheme."""
+    return "/".join(uri.split("/", 3)[:3])
 
 
 def target_of(output: Record) -> str:
