@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.cluster.local.runner import outputs, trees
+from flowsched.cluster.local.runner import attempt, outputs, trees
 from flowsched.cluster.local.runner.room import with_room
 from flowsched.cluster.node.space import Space
 
@@ -97,3 +97,14 @@ def test_a_full_file_system_says_what_the_second_figure_is(
     assert space.measure().endswith("20.5 MiB and 2048 are needed to start again (twice the least)")
     blocks.f_bavail = 1 << 17
     assert space.measure() == ""
+
+
+def test_many_folders_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with files is; more than the most, folders too, would hold up the attempt's end."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/file").write_bytes(b"x" * 9000)
+    monkeypatch.setattr(attempt, "_MOST_FILES", 10)
+    assert attempt.occupied(str(tmp_path)) >= 9000
+    for number in range(10):
+        (tmp_path / f"d{number}").mkdir()
+    assert attempt.occupied(str(tmp_path)) == 0

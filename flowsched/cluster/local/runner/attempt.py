@@ -273,16 +273,16 @@ def published(task: Task) -> tuple[list[Record], str, str]:
         return [], "OutputFailed", f"cannot publish: {error}"
 
 
-#: The space of more files than these is not measured: the attempt's end would wait for it.
+#: The space of more files and folders than these is not measured: the attempt's end would wait for it.
 _MOST_FILES = 20_000
 
 
 def occupied(folder: str) -> int:
-    """The bytes that the files below a folder occupy; 0 where there are too many to count."""
-    total = files = 0
+    """The bytes that the files below a folder occupy; 0 where there are too many to count, or too many folders."""
+    total = found = 0
     for at, _, names in os.walk(folder):
-        files += len(names)
-        if files > _MOST_FILES:
+        found += 1 + len(names)
+        if found > _MOST_FILES:
             return 0
         for name in names:
             with suppress(OSError):
