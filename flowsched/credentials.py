@@ -22,11 +22,13 @@ from typing import Any, Final
 #: The variable that names the descriptor from which a later life reads the secrets of the first one.
 CREDENTIALS_FD: Final = "FLOWSCHED_CREDENTIALS_FD"
 SETTINGS: Final = ("FLOWSCHED_TOKEN", "FLOWSCHED_DATABASE", "FLOWSCHED_AGENT_KEY")
+#: The schemes of S3, which have the same client. `runner.uploads` imports nothing of flowsched, and has them again.
+S3: Final = ("s3", "s3a")
 #: variable -> schemes of fsspec, and the option by which their file systems take it.
 STORES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "AWS_ACCESS_KEY_ID": (("s3", "s3a"), "key"),
-    "AWS_SECRET_ACCESS_KEY": (("s3", "s3a"), "secret"),
-    "AWS_SESSION_TOKEN": (("s3", "s3a"), "token"),
+    "AWS_ACCESS_KEY_ID": (S3, "key"),
+    "AWS_SECRET_ACCESS_KEY": (S3, "secret"),
+    "AWS_SESSION_TOKEN": (S3, "token"),
     "AZURE_STORAGE_ACCOUNT_KEY": (("abfs", "abfss", "az"), "account_key"),
     "AZURE_STORAGE_CLIENT_SECRET": (("abfs", "abfss", "az"), "client_secret"),
     "AZURE_STORAGE_CONNECTION_STRING": (("abfs", "abfss", "az"), "connection_string"),

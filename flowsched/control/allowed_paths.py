@@ -11,6 +11,7 @@ import os.path
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from flowsched.credentials import S3
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.document.uris import file_path
 from flowsched.workflow.spec import WorkflowSpec
@@ -20,8 +21,6 @@ from flowsched.workflow.spec import WorkflowSpec
 Refusal = Callable[[str, bool], str]
 #: `check` looks at so many paths of one document: some 0.1 ms each. The runner checks the others when it reads or writes them.
 MOST_PATHS: Final = 10_000
-#: The schemes of object stores.
-STORES: Final = ("s3", "s3a")
 #: One answer names so many refused paths.
 _NAMED: Final = 5
 
@@ -86,7 +85,7 @@ def _local(uri: str) -> str | None:
     known only once it is expanded.
     """
     scheme, is_url, _ = uri.partition("://")
-    if is_url and scheme in STORES:
+    if is_url and scheme in S3:
         return f"{scheme}://"
     return None if _is_template(uri) else file_path(uri, os.path.lexists)
 

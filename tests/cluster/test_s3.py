@@ -281,18 +281,18 @@ async def test_a_delivered_object_is_read_where_it_was_written(tmp_path: Path, b
 
 
 async def test_an_object_in_parts_has_the_version_of_all_of_it(tmp_path: Path, bucket: str) -> None:
-    """An upload of more than 50 MB consists of parts with versions of their own."""
+    """An upload of more than 8 MB consists of parts with versions of their own."""
     write = steps(
-        "head -c 60000000 /dev/zero > /out/x",
+        "head -c 12000000 /dev/zero > /out/x",
         "node-1",
         outputs=[{"path": "/out/x", "uri": f"s3://{bucket}/x"}],
     )
     async with running(two_nodes(tmp_path)) as up:
         await done(up, write)
         read = steps(
-            "test $(wc -c < /in/x) = 60000000", inputs=[{"path": "/in/x", "uri": f"s3://{bucket}/x"}]
+            "test $(wc -c < /in/x) = 12000000", inputs=[{"path": "/in/x", "uri": f"s3://{bucket}/x"}]
         )
-        assert await done(up, read) == ("node-1", 0, 60_000_000)
+        assert await done(up, read) == ("node-1", 0, 12_000_000)
 
 
 async def test_an_object_that_was_overwritten_is_fetched(tmp_path: Path, bucket: str) -> None:

@@ -9,9 +9,10 @@ the shim, and the attempt is over when the shim has no child left.
 - The shim of a container task, or of a program in an image, carries one attempt out by itself (`attempt.see_through`). It hands its
   records over a pipe; the runner puts them into its journal and answers once they are durable.
 
-A task can kill its shim. Its processes are then children of the runner, which has no children of its own but shims and the process for uploads: it kills all
-others, and only then says that the attempt is lost. When the runner dies, each shim kills what stems from it, and ends. If its
-task had ended by itself before, it publishes the results, and leaves the end in the folder of the attempt, where the service looks.
+A task can kill its shim. Its processes are then children of the runner, which has no children of its own but shims and the
+process for uploads: it kills all others, and only then says that the attempt is lost. When the runner dies, each shim kills what
+stems from it, and ends. If its task had ended by itself before, it publishes the results, and leaves the end in the folder of the
+attempt, where the service looks.
 """
 
 from __future__ import annotations

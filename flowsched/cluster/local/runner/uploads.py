@@ -47,7 +47,7 @@ _MOST_PARTS = 10_000
 _PARTS_IN_MEMORY = 8
 #: Threads for checks, files of one part, and larger files: none waits for a slower kind.
 _THREADS = 4, 16, 8
-#: Connections of a client of S3: for each thread but those for larger files, and for each part. botocore keeps ten unless it is told.
+#: Connections of a client of S3: for each thread but those for larger files, and for each part. botocore keeps ten.
 _CONNECTIONS = 28
 #: Requests that the process has received; the others wait in the mailbox. Each has two descriptors.
 _REQUESTS = 128
