@@ -430,6 +430,8 @@ def test_a_task_may_have_as_many_files_as_its_body_has_room_for() -> None:
             {"executors": [{**STEP, "env": {f"E{n}": "" for n in range(1001)}}]},
             "too many entries at $.executors[0].env: 1,001, the limit 'environment' is 1,000",
         ),
+        ({"tags": {"k" * 65_537: "v"}}, "a key at $.tags is too long (bytes): 65,537, the limit 'string_bytes' is 65,536"),
+        ({"tags": {"ü" * 32_769: "v", "a": "b"}}, "a key at $.tags is too long (bytes): 65,538, the limit"),
     ],
 )  # fmt: skip
 def test_too_many_of_anything_is_refused_with_the_number_and_the_limit(

@@ -190,7 +190,7 @@ def _check_counts(sent: object, limits: Limits) -> None:
 
 
 def _check_parts(sent: object, limits: Limits) -> None:
-    """The same for the parts of parts: an environment has as many variables as in any document."""
+    """The same for the parts of parts, and for keys: an environment has as many variables as in any document."""
     if not isinstance(sent, dict):
         return
     executors, asked = sent.get("executors"), sent.get("resources")
@@ -198,10 +198,15 @@ def _check_parts(sent: object, limits: Limits) -> None:
         (each, f"$.executors[{number}]", "env", "environment")
         for number, each in enumerate(executors if isinstance(executors, list) else ())
     ]
-    for part, path, name, limit in [*holders, (asked, "$.resources", "backend_parameters", "labels")]:
+    others = (asked, "$.resources", "backend_parameters", "labels"), (sent, "$", "tags", "labels")
+    for part, path, name, limit in [*holders, *others]:
         found = part.get(name) if isinstance(part, dict) else None
         if isinstance(found, dict) and len(found) > getattr(limits, limit):
             exceeded(limit, getattr(limits, limit), f"too many entries at {path}.{name}", len(found))
+        key = max(found, key=len, default="") if isinstance(found, dict) else ""
+        size = len(key.encode()) if len(key) > limits.string_bytes // 4 else 0
+        if size > limits.string_bytes:
+            exceeded("string_bytes", limits.string_bytes, f"a key at {path}.{name} is too long (bytes)", size)
 
 
 def _in_snake_case(sent: object) -> object:
