@@ -213,7 +213,8 @@ class _Known(msgspec.Struct):
     logs: Sequence[Mapping[str, Any]] = ()
     ended: bool = False  #: state and logs are the last
     pod: tuple[int, str] | None = None  #: attempt and node of its present pod
-    tails: tuple[str, str] = ("", "")  #: of stdout and stderr of the executor that runs
+    tails: tuple[str, ...] = ()  #: of stdout and stderr of the executor that runs
+    tails_of: tuple[int, str] | None = None  #: the pod that has them
     read_ms: int = 0  #: when they were read
 
 
@@ -239,14 +240,26 @@ class Known:
         self._bytes += _weight(known)
         while self._bytes > self._most and len(self._tasks) > 1:
             self._drop(self._tasks.popitem(last=False)[1])
-        return known
 
     def _drop(self, known: _Known | None) -> None:
         self._bytes -= 0 if known is None else _weight(known)
 
 
 def _weight(known: _Known) -> int:
-    return len(known.full) + (0 if known.basic is known.full else len(known.basic)) + 1024
+        self._shrink()
+        return known
+
+    def show_tails(self, ident: str, known: _Known, pod: tuple[int, str] | None, *tails: str) -> None:
+        """Remember the ends of the logs of a task's pod in place of those before."""
+        before = _weight(known)
+        known.tails_of, known.tails = pod, tails
+        if self._tasks.get(ident) is known:
+            self._bytes += _weight(known) - before
+            self._shrink()
+
+    def _shrink(self) -> None:
+    body = len(known.full) + (0 if known.basic is known.full else len(known.basic))
+    return body + sum(map(len, known.tails)) + 1024
 
 
 class TesPage(msgspec.Struct, frozen=True):
@@ -393,24 +406,24 @@ class TesService:
             return _shown(ident, view, known, known.logs)
         why = waits(self._memory(), ident, self._clock()) if known.state not in answers.FINAL else ()
         logs = answers.with_notes(known.logs, known.state, why)
-        if known.state == answers.RUNNING:
+        if known.tails:
             logs = answers.with_tails(logs, *known.tails)
         return _shown(ident, view, known, logs)
 
     async def _read_tails(self, ident: str, view: str, known: _Known) -> None:
         """Read the ends of the logs of a running task for the view FULL, at most once in a while."""
-        now = self._clock()
-        if (
-            view != "FULL"
-            or known.state != answers.RUNNING
-            or not known.pod
-            or now - known.read_ms < _TAILS_MS
-        ):
+        now, pod = self._clock(), known.pod if known.state == answers.RUNNING else None
+        if known.tails_of != pod:  # it has ended, or is tried again
+            self._known.show_tails(ident, known, pod)
+            known.read_ms = 0
+        if view != "FULL" or pod is None or now - known.read_ms < _TAILS_MS:
             return
         known.read_ms = now
         with suppress(FlowschedError, OSError):
             async with asyncio.timeout(_TAILS_S):
-                known.tails = await self._tails(ident, *known.pod)
+                tails = await self._tails(ident, *pod)
+                if known.tails_of == pod:
+                    self._known.show_tails(ident, known, pod, *tails)
 
     def _answer_live(self, ident: str, view: str, known: _Known) -> bool:
         """Answer from memory, if it knows all that the view shows."""

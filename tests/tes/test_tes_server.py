@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flowsched.errors import Unavailable
 from flowsched.executor.protocol import TransferFailed
 from tests.cluster.fake import Outcome
 from tests.tes.conftest import BOTH, TES, Tes, World
@@ -418,3 +419,27 @@ async def test_a_page_of_long_tasks_is_a_short_page(tes: Tes) -> None:
     assert [len(page["tasks"]) for page in (first, second)] == [6, 2]
     assert [task["id"] for page in (first, second) for task in page["tasks"]] == list(reversed(made))
     assert len((await tes.list(view="BASIC"))["tasks"]) == 8
+
+
+async def test_the_ends_of_a_pods_logs_go_with_it(
+    tes: Tes, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first attempt has written is not the second one's, and takes no memory after the end."""
+    service = tes.process.service.tes
+
+    async def tails(ident: str, attempt: int, node: str) -> tuple[str, str]:
+        if attempt:
+            raise Unavailable("the node is away")
+        return "x" * 9_000, "y"
+
+    monkeypatch.setattr(service, "_tails", tails)
+    world.outcome = lambda pod: Outcome(exit_code=1, runtime_ms=60_000 if pod.attempt else 500)
+    ident = await tes.create(HELLO | {"resources": {"backend_parameters": {"attempts": "2"}}})
+    empty = service._known._bytes
+    task = await tes.until(ident, "RUNNING")
+    assert [step["stdout"] for step in task["logs"][0]["logs"]] == ["x" * 9_000]
+    assert service._known._bytes == empty + 9_001
+    while len((task := await tes.get(ident)).get("logs", ())) < 2 or task["state"] != "RUNNING":
+        await asyncio.sleep(0.01)
+    assert task["logs"][1]["logs"] == []
+    assert service._known._bytes == empty

@@ -16,6 +16,7 @@ from flowsched.workflow.formats.tes.answers import (
     tail,
     task_logs,
     with_notes,
+    with_tails,
 )
 from flowsched.workflow.run.lifecycle import TRANSITIONS
 from flowsched.workflow.run.states import RunState, TaskState
@@ -280,3 +281,9 @@ def test_an_answer_is_what_was_sent_and_what_the_server_says() -> None:
     assert json.loads(answer) == {
         "id": "t1", "state": "QUEUED", "creation_time": "1970-01-01T00:00:01.000Z", "name": "x",
     }  # fmt: skip
+
+
+def test_an_attempt_that_has_no_start_shows_what_it_writes() -> None:
+    """Its node has reported the end before the start."""
+    (log,) = with_tails([{"logs": []}], "a", "b")
+    assert log["logs"] == [{"exit_code": 0, "stdout": "a", "stderr": "b"}]

@@ -289,7 +289,8 @@ def with_tails(logs: Sequence[Mapping[str, Any]], stdout: str, stderr: str) -> S
     """Logs with an entry for the executor that runs: it has no end, and its exit code, which TES demands, means nothing yet."""
     if not logs or not (stdout or stderr):
         return logs
-    running = {"exit_code": 0, "start_time": logs[-1]["start_time"], "stdout": stdout, "stderr": stderr}
+    since = {name: logs[-1][name] for name in ("start_time",) if name in logs[-1]}
+    running = {"exit_code": 0, **since, "stdout": stdout, "stderr": stderr}
     return [*logs[:-1], {**logs[-1], "logs": [*logs[-1]["logs"], running]}]
 
 
