@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from base64 import b64encode
 from typing import Any, NamedTuple
 
 import pytest
@@ -204,6 +206,41 @@ def test_a_run_of_toil_is_its_workflow_whatever_its_job_store() -> None:
     ]
 
 
+WORK, OWN = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
+
+
+def test_a_work_folder_with_a_uuid_is_not_the_run_of_toil() -> None:
+    """The folders come before the workflow's id in the context."""
+    context = b64encode(pickle.dumps((f"/scratch/{WORK}", f"/run/{WORK}", OWN, "always"))).decode()
+    order = b64encode(pickle.dumps({"command": f"_toil_worker A file:/jobs --context {context} j"})).decode()
+    named = toil("'CWLJob' h.cwl kind-CWLJob/instance-a v1")
+    named.executors[0].command[1] = order
+    found = identify(named).call
+    assert found is not None
+    assert found.run == f"toil-{OWN}"
+
+
+def test_a_task_without_a_command_is_no_job_of_toil() -> None:
+    """The check of its document refuses it."""
+    empty = toil("'CWLJob' h.cwl kind-CWLJob/instance-a v1")
+    empty.executors[0].command.clear()
+    assert identify(empty).call is None
+
+
+def test_a_tag_names_the_run_of_snakemake_where_its_sources_do_not() -> None:
+    """A job without a script, and one with a script that unpacks no sources."""
+    bare = task(name="snakejob.one.4.sh", tags={"run_id": "mine"})
+    without = snakemake("map", 3)
+    (script,) = without.inputs or ()
+    script.content = (script.content or "").replace("workflow-sources", "sources")
+    without.tags = {"run_id": "mine"}
+    found = [identify(bare).call, identify(without).call]
+    assert [(call.run, call.run_name, call.node) for call in found if call] == [
+        ("mine", "mine", "one"),
+        ("mine", "mine", "map"),
+    ]
+
+
 def test_shards_inside_each_other_are_the_item_of_a_task_of_sprocket() -> None:
     """The whole path of shards tells it from the same shard of another scatter."""
     found = identify(sprocket("b-inner-0--make-2-dme0apGECTvG")).call
@@ -229,8 +266,8 @@ def test_a_tool_without_a_file_has_the_kind_of_its_workflow_in_toil() -> None:
 
 def test_cwl_tes_without_a_folder_of_its_own_is_known_by_its_document() -> None:
     """A later run has the same document."""
-    found = [identify(cwl_tes("a", workdir="/tmp/x")), identify(cwl_tes("b", workdir="/tmp/y"))]
-    assert [each.reused for each in found] == [True, True]
+    found = [identify(cwl_tes("a", workdir=folder)) for folder in ("/tmp/x", "/output", "/Output", "/OUTPUT")]
+    assert {each.reused for each in found} == {identify(cwl_tes("a")).reused} == {True}
     assert {each.call.run for each in found if each.call is not None} == {"cwl-tes-476044acc1ca90a5"}
 
 

@@ -27,6 +27,8 @@ NODE_TAGS: Final = ("step", "node", "rule", "process", "job_name")
 #: The source of calls that Cromwell makes.
 CROMWELL: Final = "cromwell"
 _MOST_AFTER: Final = 1_000
+#: A run and a task leave room for `~2` and `#2`.
+_LONGEST: Final = LONGEST - 16
 _DESCRIPTION: Final = re.compile(
     r"[^:]*:BackendJobDescriptorKey_CommandCallNode_(.+):(-1|[0-9]{1,9}):([0-9]{1,6})"
 )
@@ -46,8 +48,9 @@ _TOIL_CONTEXT: Final = re.compile(rb"--context ([A-Za-z0-9+/]+=*)")
 _TOIL_UUID: Final = re.compile(_UUID.pattern.encode())
 #: cwltool names the second task of a step `step_2`.
 _CWL_NAME: Final = re.compile(r"(.+)_([1-9][0-9]{0,8})")
-#: cwltool draws the folder of all containers of one process at random.
-_CWL_FOLDER: Final = re.compile(r"/([A-Za-z]{6})")
+#: cwltool draws the folder of all containers of one process at random. A document may name one, as `/output`: a word. One of 20
+#: random folders looks like a word, too.
+_CWL_FOLDER: Final = re.compile(r"/((?=.[a-z]*[A-Z])(?=.*[a-z])[A-Za-z]{6})")
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -149,8 +152,8 @@ def _identity(task: Task, source: str, found: Found) -> Identity:
     if not found.run.strip() or not node.strip():
         return Identity(kind)
     call = Call(
-        found.run[: LONGEST - 16], found.run_name[:LONGEST], source, node[:LONGEST],
-        found.shard, found.attempt, found.after, found.task[-LONGEST:],
+        found.run[:_LONGEST], found.run_name[:LONGEST], source, node[:LONGEST],
+        found.shard, found.attempt, found.after, found.task[-_LONGEST:],
     )  # fmt: skip
     return Identity(kind, call, found.reused)
 
@@ -212,10 +215,10 @@ def _after(task: Task, run: str, node: str) -> tuple[str, ...]:
 
 def _snakemake(task: Task) -> Found | None:
     """A job of Snakemake's TES plugin: its run is known by the sources that all its jobs unpack."""
-    found = snakemake_job(task)
+    found, tagged = snakemake_job(task), _tag(_tags(task), RUN_TAGS)
     if found is None:
         named = _SNAKEJOB.fullmatch(task.name or "")
-        return None if named is None else Found(named[1])
+        return None if named is None else Found(named[1], tagged, tagged)
     text, properties = found
     sources = _SOURCES.search(text)
     node = properties.get("rule") or properties.get("groupid")
@@ -224,8 +227,8 @@ def _snakemake(task: Task) -> Found | None:
     attempt = _ATTEMPT.search(text)
     return Found(
         kind=node,
-        run=f"snakemake-{sources[1][:16]}" if sources else "",
-        run_name="snakemake",
+        run=f"snakemake-{sources[1][:16]}" if sources else tagged,
+        run_name="snakemake" if sources else tagged,
         shard=_snakemake_shard(properties),
         attempt=max(1, int(attempt[1])) if attempt else 1,
         task=_snakemake_task(properties),
@@ -358,13 +361,13 @@ def _toil(task: Task) -> Found | None:
     """A job of Toil: its first input is the job store, its name ends with its id there and with its version, which a retry raises.
 
     The order to the worker has the id of the workflow, pickled and packed twice: a later run in the same job store has another
-    one. It is searched as bytes, since to unpickle is to run what a client sends.
+    one. It is searched as bytes, since to unpickle is to run what a client sends. The folders before the id may have a UUID, too.
 
     The numbers in the job's unit are shards. A tool that has no file of its own has a new UUID in each run.
     """
     store = next(iter(task.inputs or ()), None)
     name = _TOIL_NAME.fullmatch(task.name or "")
-    if store is None or name is None or not task.executors[0].command[0].startswith("_toil"):
+    if store is None or name is None or not "".join(task.executors[0].command[:1]).startswith("_toil"):
         return None
     parts = [part for part in (name[2] or "").split(".") if not part.startswith("_:")]
     url, workflow = (store.url or "").rstrip("/"), _toil_workflow(task.executors[0].command)
@@ -384,10 +387,10 @@ def _toil_workflow(command: Sequence[str]) -> str:
     try:
         order = b64decode("".join(command[1:2]), validate=True)
         context = _TOIL_CONTEXT.search(order)
-        found = context and _TOIL_UUID.search(b64decode(context[1], validate=True))
+        found = list(_TOIL_UUID.finditer(b64decode(context[1], validate=True))) if context else []
     except ValueError:
         return ""
-    return found[0].decode() if found else ""
+    return found[-1][0].decode() if found else ""
 
 
 def _cwl_tes(task: Task) -> Found | None:
@@ -404,7 +407,7 @@ def _cwl_tes(task: Task) -> Found | None:
         run_name=document.rpartition("/")[2],
         shard=int(name[2]) - 1 if name is not None and again else None,
         task=task.name,
-        reused=folder is None,
+        reused=True,
     )
 
 
