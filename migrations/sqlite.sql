@@ -311,6 +311,7 @@ CREATE INDEX ix_events_workflow ON events (workflow_id, id);
 CREATE INDEX ix_idempotency_workflow_id ON idempotency (workflow_id);
 CREATE INDEX ix_plans_seq ON plans (seq);
 CREATE INDEX ix_plans_run ON plans (run);
+CREATE INDEX ix_runs_prefix ON runs (id);
 CREATE INDEX ix_runs_open ON runs (seq) WHERE state = '';
 CREATE INDEX ix_tes_tasks_seq ON tes_tasks (seq);
 CREATE INDEX ix_workflows_ended_ms ON workflows (ended_ms);

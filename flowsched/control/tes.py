@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import zlib
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -31,8 +31,9 @@ from flowsched.store.requests import Repeats, TesTask
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, page_token, read_logs, read_token
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
-from flowsched.workflow.formats.tes.document import STAGE, TaskWorkflow, in_their_words, workflow_of
+from flowsched.workflow.formats.tes.document import STAGE, in_their_words, workflow_of
 from flowsched.workflow.formats.tes.engines import (
+    BESIDE,
     CROMWELL,
     RESTS_MS,
     Identity,
@@ -56,7 +57,9 @@ _MOST_AFTER: Final = 1_000
 class _Run(msgspec.Struct):
     id: str
     writers: dict[str, str] = msgspec.field(default_factory=dict)  #: file -> node
-    tasks: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  #: (node, task) -> calls
+    following: int = 2  #: the number of the next run of the same text
+    #: (node, task) -> the highest number of those beside it
+    tasks: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
     seq: int = 0  #: newest task that was read from the database
     last_ms: int = 0  #: when this process was sent the last task
 
@@ -69,17 +72,19 @@ class Edges:
         self._refresh = refresh
         self._runs: OrderedDict[str, _Run] = OrderedDict()  #: by the text that names them in their tasks
 
-    async def place(self, identity: Identity, task: Task, now_ms: int) -> Identity:
+    async def place(self, identity: Identity, task: Task, now_ms: int, size: int) -> Identity:
         """The identity with all that earlier tasks say of it: which run goes on, which task is tried again, and the nodes that
-        wrote the input files. The task is noted for later ones.
+        wrote the input files. The task is noted for later ones; `forget` its run if it is refused. `size`: bytes of its body.
         """
         call = identity.call
         if call is None or call.source == CROMWELL:  # the ids of Cromwell and its folders say all of it
             return identity
-        reads, writes = files_of(task)
+        if "\0" in call.run + call.node + call.task:  # the check of the document refuses it
+            return identity
+        reads, writes = await aside(size, files_of, task)
         if not (reads or writes or identity.reused):
             return identity
-        run = await self._run(call.run, reused=identity.reused)
+        run = await self._run(call, reused=identity.reused)
         if self._refresh and (identity.reused or any(name not in run.writers for name in reads)):
             await self._load(run)
         if identity.reused:
@@ -93,35 +98,39 @@ class Edges:
     async def _continued(self, run: _Run, call: Call, now_ms: int) -> tuple[_Run, Call]:
         """The run that a task belongs to, and its call there. The database is asked where a task comes again, or after a rest."""
         text, place = call.run, (call.node, call.task)
-        call = replace(call, run=run.id)
-        again = place in run.tasks
+        found, again = replace(call, run=run.id), place in run.tasks
         if again or (run.tasks and now_ms - run.last_ms >= RESTS_MS):
             so_far = await self._reads.run_so_far(run.id, *place)
-            if again and not so_far.tries:  # the earlier one is being accepted
+            if again and not so_far.tries and now_ms - run.last_ms >= REPEAT_MS:  # it has expired
+                run.tasks.pop(place, None)
+            elif again and not so_far.tries:  # the earlier one is being accepted
                 so_far = so_far._replace(live=True, tries={call.task: RunState.PENDING})
-            call = continued(replace(call, run=text), run.id, so_far, now_ms)
-        if call.run != run.id:
-            found = self._runs.get(text)
-            run = found if found is not None and found.id == call.run else _Run(call.run)
-            self._runs[text] = run
-        run.tasks[place] += 1
+            beside = run.tasks.get(place, 0)
+            found = continued(call, run.id, so_far, now_ms, run.following, beside)
+        if found.run != run.id:
+            newer = self._runs.get(text)
+            if newer is not None and newer.id == found.run:  # another task has begun it
+                return await self._continued(newer, call, now_ms)
+            run = self._runs[text] = _Run(found.run, following=run.following + 1)
+        run.tasks[place] = max(run.tasks.get(place, 1), repetition(call.task, found.task, BESIDE))
         run.last_ms = now_ms
-        return run, call
+        return run, found
 
     def forget(self, run: str) -> None:
-        """Read a run anew for its next task: one that was noted is a repeat of a create, and no task."""
+        """Read a run anew for its next task: one that was noted is no task, but a repeat of a create, or was refused."""
         self._runs = OrderedDict((text, each) for text, each in self._runs.items() if each.id != run)
 
-    async def _run(self, text: str, *, reused: bool) -> _Run:
-        run = self._runs.get(text)
+    async def _run(self, call: Call, *, reused: bool) -> _Run:
+        text = call.run
+        run = known = self._runs.get(text)
         if run is None or (reused and self._refresh):
-            latest = await self._reads.latest_run(text) if reused else text
+            latest, following = await self._reads.latest_run(call) if reused else (text, 2)
             if run is None or repetition(text, latest) > repetition(text, run.id):
-                new = _Run(latest)
-                await self._load(new)
-                if self._runs.get(text) is run:  # no other task was faster
-                    self._runs[text] = new
-            run = self._runs[text]
+                run = _Run(latest, following=following)
+                await self._load(run)
+                if self._runs.get(text) is known:  # no other task was faster
+                    self._runs[text] = run
+            run = self._runs.setdefault(text, run)  # another task may have forgotten it
         self._runs.move_to_end(text)
         if len(self._runs) > _RUNS:
             self._runs.popitem(last=False)
@@ -132,7 +141,7 @@ class Edges:
             found = await self._reads.siblings(run.id, run.seq, _PAGE)
             for seq, node, task, body in found:
                 run.seq = seq
-                run.tasks[node, task] += 1
+                run.tasks.setdefault((node, task), 1)
                 writes = await aside(len(body), _written, body)
                 run.writers.update(dict.fromkeys(writes, node))
             if len(found) < _PAGE:
@@ -238,14 +247,6 @@ class Known:
         self._drop(self._tasks.pop(ident, None))
         self._tasks[ident] = known
         self._bytes += _weight(known)
-        while self._bytes > self._most and len(self._tasks) > 1:
-            self._drop(self._tasks.popitem(last=False)[1])
-
-    def _drop(self, known: _Known | None) -> None:
-        self._bytes -= 0 if known is None else _weight(known)
-
-
-def _weight(known: _Known) -> int:
         self._shrink()
         return known
 
@@ -258,6 +259,14 @@ def _weight(known: _Known) -> int:
             self._shrink()
 
     def _shrink(self) -> None:
+        while self._bytes > self._most and len(self._tasks) > 1:
+            self._drop(self._tasks.popitem(last=False)[1])
+
+    def _drop(self, known: _Known | None) -> None:
+        self._bytes -= 0 if known is None else _weight(known)
+
+
+def _weight(known: _Known) -> int:
     body = len(known.full) + (0 if known.basic is known.full else len(known.basic))
     return body + sum(map(len, known.tails)) + 1024
 
@@ -316,7 +325,20 @@ class TesService:
     async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
         """Accept a task durably; a repeat of one that is there gives that one's id."""
         task = await aside(len(raw), read_task, raw)
-        made = await self._workflow(task, len(raw))
+        identity = await self._edges.place(
+            await aside(len(raw), identify, task), task, self._clock(), len(raw)
+        )
+        try:
+            return await self._accept(task, identity, raw, client, idempotency_key)
+        except BaseException:  # refused, or its client is gone
+            if identity.call is not None:
+                self._edges.forget(identity.call.run)
+            raise
+
+    async def _accept(
+        self, task: Task, identity: Identity, raw: bytes, client: str, idempotency_key: str | None
+    ) -> str:
+        made = await aside(len(raw), workflow_of, task, identity=identity)
         await allowed_paths.check(made.spec, self._refusal)
         body = encode_task(task)
         stored = await aside(len(body), zlib.compress, body)
@@ -350,10 +372,6 @@ class TesService:
         elif spec.call is not None:
             self._edges.forget(spec.call.run)
         return submitted.workflow_id
-
-    async def _workflow(self, task: Task, size: int) -> TaskWorkflow:
-        identity = await self._edges.place(identify(task), task, self._clock())
-        return await aside(size, workflow_of, task, identity=identity)
 
     def _key(
         self, task: Task, raw: bytes, client: str, idempotency_key: str | None, now: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, Table, cast, collate, func, type_coerce
+from sqlalchemy import JSON, ColumnElement, Table, and_, cast, collate, func, type_coerce
 
 
 def insert_into(table: Table, kind: str) -> Any:
@@ -26,6 +26,19 @@ def insert_into(table: Table, kind: str) -> Any:
 def begins(column: ColumnElement[Any], prefix: ColumnElement[Any]) -> ColumnElement[bool]:
     """Whether the text of a column begins with a given one. `LIKE` ignores the case of ASCII letters on SQLite alone."""
     return func.substr(column, 1, func.length(prefix)) == prefix
+
+
+def in_range(column: ColumnElement[Any], prefix: str, kind: str) -> ColumnElement[bool]:
+    """The same as a range of the column's index, which PostgreSQL needs with `text_pattern_ops`.
+
+    Args:
+        column: The column.
+        prefix: The beginning, which is not empty.
+        kind: "sqlite" or "postgresql", whose other operators follow a language.
+    """
+    least, below = (">=", "<") if kind == "sqlite" else ("~>=~", "~<~")
+    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
+    return and_(column.op(least, is_comparison=True)(prefix), column.op(below, is_comparison=True)(after))
 
 
 def contains(column: ColumnElement[Any], part: ColumnElement[Any], kind: str) -> ColumnElement[bool]:

@@ -457,4 +457,5 @@ def with_partial_indexes() -> MetaData:
         ("ix_commands_open", [commands.c.id], "NOT done"),
     ):
         Index(name, *columns, sqlite_where=text(condition), postgresql_where=text(condition))
+    Index("ix_runs_prefix", runs.c.id, postgresql_ops={"id": "text_pattern_ops"})
     return metadata

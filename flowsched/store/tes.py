@@ -24,12 +24,14 @@ from sqlalchemy import (
 
 from flowsched.errors import InvalidRequest
 from flowsched.store import tables
+from flowsched.store.bulk import tidy_text
 from flowsched.store.database import IDS, Database
-from flowsched.store.dialects import begins
+from flowsched.store.dialects import begins, in_range
 from flowsched.store.workflows import decode
 from flowsched.workflow.formats.tes.answers import Try
 from flowsched.workflow.formats.tes.engines import BESIDE, REPEATED, RunSoFar, repetition
 from flowsched.workflow.run.states import RunState
+from flowsched.workflow.spec import Call
 
 _x, _w, _t, _a = tables.tes_tasks.c, tables.workflows.c, tables.tasks.c, tables.attempts.c
 _r = tables.runs.c
@@ -129,11 +131,17 @@ class TesTasks:
             found[row.workflow_id].append(Try._make(row[:-1]))
         return found
 
-    async def latest_run(self, text: str) -> str:
-        """The newest run of a text: the text itself, or it with the number of a repetition."""
-        begun = select(_r.id).where(begins(_r.id, literal(f"{text}{REPEATED}")))
-        ids: list[str] = [text, *(row.id for row in await self._database.rows(begun))]
-        return max(ids, key=lambda run: repetition(text, run))
+    async def latest_run(self, call: Call) -> tuple[str, int]:
+        """(the newest run of a call's text, the number of the next one): the text itself, or it with the number of a repetition.
+
+        A run of another source or name has such an id as its own text: it is none of these, and keeps its number.
+        """
+        begun = in_range(_r.id, f"{call.run}{REPEATED}", self._database.kind)
+        found = await self._database.rows(select(_r.id, _r.source, _r.name).where(begun))
+        rows = [(repetition(call.run, row.id), row) for row in found]
+        own = (call.source, tidy_text(call.run_name or call.run))
+        ids = {1: call.run} | {number: row.id for number, row in rows if (row.source, row.name) == own}
+        return ids[max(ids)], max([1, *(number for number, _ in rows)]) + 1
 
     async def run_so_far(self, run: str, node: str, task: str) -> RunSoFar:
         """A run, and the states of a task of it and of those beside it."""

@@ -242,6 +242,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("seq", name=op.f("uq_runs_seq")),
     )
+    op.create_index("ix_runs_prefix", "runs", ["id"], unique=False, postgresql_ops={"id": "text_pattern_ops"})
     op.create_index(
         "ix_runs_open",
         "runs",

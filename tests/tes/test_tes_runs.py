@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from sqlalchemy import Engine, event
 
 from flowsched.api.server import build_api
 from flowsched.control.tes import Edges
+from flowsched.errors import Unavailable
+from flowsched.store.database import engine_of_a_thread
+from flowsched.workflow.formats.tes.engines import Identity, identify
+from flowsched.workflow.formats.tes.task import Task
+from flowsched.workflow.spec import Call
 from tests.cluster.fake import Outcome
 from tests.service.processes import process
 from tests.tes.conftest import BOTH, NODES, Tes, World
@@ -111,11 +119,13 @@ async def test_two_runs_with_the_same_tag_are_two_workflows(tes: Tes, world: Wor
     for number, name in enumerate(("A (s1)", "A (s2)", "B (s1)")):
         await ends(tes, world, nextflow(name, number, tags=TAG))
     assert await listed(tes) == {"rnaseq": (2, 3, "ENGINE")}
+    world.skew_ms += 60_000
     for number, name in enumerate(("A (s1)", "A (s2)")):
         await ends(tes, world, nextflow(name, 10 + number, tags=TAG))
     tes.process.service.tes._edges._runs.clear()  # as after a restart
     await ends(tes, world, nextflow("B (s1)", 12, tags=TAG))
     assert await listed(tes) == {"rnaseq": (2, 3, "ENGINE"), "rnaseq~2": (2, 3, "ENGINE")}
+    world.skew_ms += 60_000
     await ends(tes, world, nextflow("B (s1)", 13, tags=TAG))
     assert list(await listed(tes)) == ["rnaseq~3", "rnaseq~2", "rnaseq"]
 
@@ -127,6 +137,7 @@ async def test_tasks_of_a_run_that_is_sent_at_once_stay_together(tes: Tes, world
         made = await asyncio.gather(*map(tes.create, bodies))
         for ident in made:
             await tes.until(ident, "COMPLETE")
+        world.skew_ms += 60_000
     assert await listed(tes) == {"rnaseq": (1, 8, "ENGINE"), "rnaseq~2": (1, 8, "ENGINE")}
 
 
@@ -137,6 +148,7 @@ async def test_two_processes_of_the_service_agree_on_the_run_that_goes_on(tes: T
     order = ((one, "A (s1)"), (two, "B (s1)"), (one, "A (s1)"), (two, "B (s1)"), (one, "C (s1)"))
     for number, (asked, name) in enumerate(order):
         service._edges = asked
+        world.skew_ms += 60_000
         await ends(tes, world, nextflow(name, number, tags=TAG))
     assert await listed(tes) == {"rnaseq": (2, 2, "ENGINE"), "rnaseq~2": (3, 3, "ENGINE")}
 
@@ -190,6 +202,136 @@ async def test_a_create_that_is_sent_again_begins_no_run(tes: Tes) -> None:
     assert await tes.create(first) == ident
     await tes.create(nextflow("B (s1)", 2, tags=TAG))
     assert list(await listed(tes)) == ["rnaseq"]
+
+
+async def test_equal_tasks_one_after_another_are_tasks_of_one_run(tes: Tes, world: World) -> None:
+    """A process with a constant tag that runs `each` value of an input: nothing lives between two of them."""
+    for number in range(3):
+        await ends(tes, world, nextflow("A (s1)", number, tags=TAG))
+    assert await listed(tes) == {"rnaseq": (1, 3, "ENGINE")}
+
+
+async def test_equal_tasks_that_are_sent_at_once_are_tasks_of_their_own(tes: Tes) -> None:
+    """Also the third, which the service is sent before the second is in the database."""
+    created = asyncio.gather(*(tes.create(nextflow("A (s1)", number, tags=TAG)) for number in range(5)))
+    assert len(set(await created)) == 5
+    assert (await listed(tes))["rnaseq"][:2] == (1, 5)
+
+
+async def test_a_task_that_was_refused_is_no_earlier_task(
+    tes: Tes, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database was away, or a path was wrong. The task that its client sends then is the first one."""
+    service = tes.process.service.tes
+
+    async def away(*_: Any) -> Any:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(service._admission, "submit", away)
+        answer = await tes.api.post("/ga4gh/tes/v1/tasks", json=nextflow("A (s1)", 1, tags=TAG))
+        assert answer.status == 503
+    wrong = nextflow("B (s1)", 2, tags=TAG)
+    await tes.refused(wrong | {"outputs": [*wrong["outputs"], {"path": "b", "url": "b"}]})
+    await ends(tes, world, nextflow("A (s1)", 1, tags=TAG))
+    await ends(tes, world, nextflow("B (s1)", 2, tags=TAG))
+    tasks = (await (await tes.api.get("/api/v1/workflows/rnaseq/tasks")).json())["tasks"]
+    assert ["#" in (task["item"] or "") for task in tasks] == [False, False]
+    world.skew_ms += 60_000
+    await ends(tes, world, nextflow("A (s1)", 3, tags=TAG))
+    assert list(await listed(tes)) == ["rnaseq~2", "rnaseq"]
+
+
+@BOTH
+async def test_a_name_with_a_nul_character_is_refused_each_time(tes: Tes) -> None:
+    """PostgreSQL takes none, so no query has it."""
+    for _ in range(2):
+        faults = await tes.refused(nextflow("A (s\0)", 1, tags=TAG))
+        assert [found.endswith("with a NUL character at 1") for found, _ in faults.values()] == [True]
+
+
+async def test_a_task_without_a_command_is_refused(tes: Tes) -> None:
+    """Its other fields are those of a job of Toil."""
+    job = {
+        "name": "'A' a v1",
+        "inputs": [{"path": "/j", "url": "file:///j"}],
+        "executors": [{"image": "a", "command": []}],
+    }
+    assert "$.executors[0].command" in await tes.refused(job)
+
+
+@BOTH
+async def test_a_tag_that_looks_like_a_repetition_is_a_run_of_its_own(tes: Tes, world: World) -> None:
+    """Its run has another name. The next repetition has the number after it."""
+    user = {"workflow_id": "rnaseq~7"}
+    await ends(tes, world, nextflow("A (s1)", 1, tags=TAG))
+    await ends(tes, world, nextflow("A (s1)", 2, tags=user))
+    tes.process.service.tes._edges._runs.clear()  # as after a restart
+    await ends(tes, world, nextflow("B (s1)", 3, tags=TAG))
+    assert await listed(tes) == {"rnaseq": (2, 2, "ENGINE"), "rnaseq~7": (1, 1, "ENGINE")}
+    world.skew_ms += 60_000
+    await ends(tes, world, nextflow("A (s1)", 4, tags=TAG))
+    assert set(await listed(tes)) == {"rnaseq", "rnaseq~7", "rnaseq~8"}
+
+
+@BOTH
+async def test_repetitions_are_found_by_an_index(tes: Tes, url: str) -> None:
+    """A database has many runs."""
+    reads, asked = tes.process.service.tes._reads, list[tuple[str, Any]]()
+
+    def note(*given: Any) -> None:
+        asked.append((given[2], given[3]))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        await reads.latest_run(Call("rnaseq", "rnaseq", "nextflow", "A"))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    ((query, values),) = [each for each in asked if "FROM runs" in each[0]]
+    engine = engine_of_a_thread(reads._database.url)
+    with engine.connect() as connection:
+        if reads._database.kind == "sqlite":
+            plan = str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", values).all())
+            assert re.search(r"SEARCH runs USING INDEX \w+ \(id>\? AND id<\?\)", plan)
+        else:
+            connection.exec_driver_sql("SET enable_seqscan = off")  # the table is empty
+            plan = str(connection.exec_driver_sql(f"EXPLAIN {query}", values).all())
+            assert re.search(r"Index Cond: \(\(id ~>=~ '\S+'::text\) AND \(id ~<~ ", plan)
+    engine.dispose()
+
+
+async def test_a_large_task_is_recognized_beside_the_event_loop(
+    tes: Tes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To hash all its inputs takes long."""
+    threads = set()
+
+    def noted(task: Task) -> Identity:
+        threads.add(threading.current_thread().name.partition("_")[0])
+        return identify(task)
+
+    monkeypatch.setattr("flowsched.control.tes.identify", noted)
+    await tes.create(nextflow("A (s1)", 1, "/data/" + "a" * 200))
+    assert threads == {"MainThread"}
+    await tes.create(nextflow("A (s2)", 2, description="x" * 40_000))
+    assert threads == {"MainThread", "aside"}
+
+
+async def test_a_run_that_is_forgotten_while_it_is_read_is_no_fault(tes: Tes, world: World) -> None:
+    """Replicas read it for each task; another task may be a repeat of a create at that time."""
+    service = tes.process.service.tes
+    service._edges = edges = Edges(service._reads, refresh=True)
+    await ends(tes, world, nextflow("A (s1)", 1, tags=TAG))
+    latest = service._reads.latest_run
+
+    async def forgotten(call: Call) -> tuple[str, int]:
+        found = await latest(call)
+        edges.forget("rnaseq")
+        return found
+
+    service._reads.latest_run = forgotten
+    await ends(tes, world, nextflow("B (s1)", 2, tags=TAG))
+    assert await listed(tes) == {"rnaseq": (2, 2, "ENGINE")}
 
 
 async def test_a_client_of_no_known_engine_decides_itself_what_is_one_run(tes: Tes, world: World) -> None:

@@ -241,6 +241,17 @@ def test_a_tag_names_the_run_of_snakemake_where_its_sources_do_not() -> None:
     ]
 
 
+def test_a_long_task_leaves_room_for_its_number() -> None:
+    """Several equal tasks of a run get `#2` and so on."""
+    long = nextflow(f"A ({'x' * 2_000})", f"b6/{HEX}")
+    call = identify(long).call
+    assert call is not None
+    beside = continued(call, call.run, RunSoFar(False, True, NOW, {call.task: RunState.RUNNING}), NOW, 2)
+    spec = workflow_of(long, identity=Identity("A", beside)).spec
+    assert spec.call is not None
+    assert spec.call.task.endswith("#2")
+
+
 def test_shards_inside_each_other_are_the_item_of_a_task_of_sprocket() -> None:
     """The whole path of shards tells it from the same shard of another scatter."""
     found = identify(sprocket("b-inner-0--make-2-dme0apGECTvG")).call
@@ -273,6 +284,7 @@ def test_cwl_tes_without_a_folder_of_its_own_is_known_by_its_document() -> None:
 
 NOW = 100_000_000
 LATE, SOON = NOW - RESTS_MS, NOW - RESTS_MS + 1
+JUST = NOW - 59_999
 
 
 @pytest.mark.parametrize(
@@ -285,6 +297,10 @@ LATE, SOON = NOW - RESTS_MS, NOW - RESTS_MS + 1
         (0, RunSoFar(True, False, SOON, {}), "r~5", "t"),
         (0, RunSoFar(False, False, SOON, {"t": RunState.SUCCEEDED}), "r~5", "t"),
         (0, RunSoFar(False, True, SOON, {"t": RunState.SUCCEEDED}), "r~4", "t#2"),
+        (0, RunSoFar(False, False, JUST, {"t": RunState.SUCCEEDED}), "r~4", "t#2"),
+        (0, RunSoFar(False, False, JUST - 1, {"t": RunState.SUCCEEDED}), "r~5", "t"),
+        (1, RunSoFar(False, False, NOW, {"t": RunState.SUCCEEDED}), "r~5", "t"),
+        (0, RunSoFar(False, True, SOON, {"t": RunState.RUNNING, "t#7": RunState.PENDING}), "r~4", "t#8"),
         (0, RunSoFar(False, False, SOON, {"t": RunState.FAILED}), "r~4", "t"),
         (0, RunSoFar(False, False, SOON, {"t": RunState.CANCELLED}), "r~4", "t"),
         (0, RunSoFar(False, True, SOON, {"t": RunState.RUNNING, "t#2": RunState.FAILED}), "r~4", "t#2"),
@@ -299,13 +315,21 @@ def test_a_task_goes_on_with_its_run_or_begins_the_next(
 ) -> None:
     """By the end that was reported, by time, and by a task that comes again; and it is a retry only of what failed."""
     call = Call("r", "r", "nextflow", "A", attempt=attempt, task="t")
-    found = continued(call, "r~4", so_far, NOW)
+    found = continued(call, "r~4", so_far, NOW, 5)
     assert (found.run, found.task) == (run, task)
-    assert continued(call, "r", so_far, NOW).run == ("r" if run == "r~4" else "r~2")
+    assert continued(call, "r", so_far, NOW, 2).run == ("r" if run == "r~4" else "r~2")
+
+
+def test_a_task_beside_others_has_a_number_of_its_own_while_they_are_being_accepted() -> None:
+    """The database knows one of them."""
+    call = Call("r", "r", "nextflow", "A", task="t")
+    so_far = RunSoFar(False, True, SOON, {"t": RunState.PENDING})
+    assert continued(call, "r", so_far, NOW, 2, beside=2).task == "t#3"
 
 
 @pytest.mark.parametrize(
-    ("run", "number"), [("r", 1), ("r~2", 2), ("r~10", 10), ("r~test", 0), ("r2", 0), ("r~", 0), ("~3", 0)]
+    ("run", "number"),
+    [("r", 1), ("r~2", 2), ("r~10", 10), ("r~test", 0), ("r2", 0), ("r~", 0), ("~3", 0), ("r~٣", 0)],
 )
 def test_a_run_has_the_number_of_its_repetition(run: str, number: int) -> None:
     """The first has none in its id."""

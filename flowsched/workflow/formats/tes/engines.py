@@ -89,37 +89,44 @@ BESIDE: Final = "#"
 #: A run that no task has lived in for so long is over. Engines send the next task some seconds after the last has ended; twice
 #: as long, and a repeated run is more often shown as one with the first.
 RESTS_MS: Final = 3_600_000
+#: Where an engine numbers no tries, a task is sent again by a repeated run only after so long without a living task. Before that,
+#: it is the next of several equal tasks of one run.
+EQUAL_MS: Final = 60_000
 
 
-def repetition(text: str, run: str) -> int:
-    """The number of a run among those of the same text, from 1; 0 if the run has another text."""
-    number = run.removeprefix(text + REPEATED)
-    return 1 if run == text else int(number) if number != run and number.isdecimal() else 0
+def repetition(text: str, run: str, mark: str = REPEATED) -> int:
+    """The number of a run among those of the same text, or of a task (`BESIDE`), from 1; 0 if it has another text."""
+    number = run.removeprefix(text + mark)
+    return 1 if run == text else int(number) if number != run and re.fullmatch("[0-9]{1,9}", number) else 0
 
 
-def continued(call: Call, run: str, so_far: RunSoFar, now_ms: int) -> Call:
+def continued(call: Call, run: str, so_far: RunSoFar, now_ms: int, following: int, beside: int = 0) -> Call:
     """A call as one of the run that goes on, or of the next one; as a retry of a task, or as one beside it.
 
     A run is over when its end was reported, when it rests for `RESTS_MS`, or when nothing of it lives and the call is the first
-    try of a task that has succeeded in it. An engine that numbers no tries may send a task that differs from a living one in
-    nothing that is known: it is a retry where a try has failed, else another task.
+    try of a task that has succeeded in it. An engine that numbers no tries may send a task that differs from another one in
+    nothing that is known: it is a retry where a try has failed, else another task. Its run is over only after `EQUAL_MS`.
 
     Args:
         call: As the task itself says it.
         run: The newest run of the same text.
         so_far: That run.
         now_ms: Wall-clock ms.
+        following: The number of the next run of the same text.
+        beside: The highest number of a task beside this one, of those that are being accepted.
     """
-    rests = not so_far.live and now_ms - so_far.ended_ms >= RESTS_MS
-    done = not so_far.live and call.attempt <= 1 and so_far.tries.get(call.task) is RunState.SUCCEEDED
-    if so_far.reported or rests or done:
-        return replace(call, run=f"{call.run}{REPEATED}{repetition(call.run, run) + 1}")
+    rested_ms = 0 if so_far.live else now_ms - so_far.ended_ms
+    succeeded = call.attempt <= 1 and so_far.tries.get(call.task) is RunState.SUCCEEDED
+    done = not so_far.live and succeeded and (call.attempt or rested_ms >= EQUAL_MS)
+    if so_far.reported or rested_ms >= RESTS_MS or done:
+        return replace(call, run=f"{call.run}{REPEATED}{following}")
     call = replace(call, run=run)
     if call.attempt or not so_far.tries:
         return call
     over = (RunState.FAILED, RunState.CANCELLED)
     failed = next((task for task, state in so_far.tries.items() if state in over), None)
-    return replace(call, task=failed or f"{call.task}{BESIDE}{len(so_far.tries) + 1}")
+    highest = max(beside, *(repetition(call.task, task, BESIDE) for task in so_far.tries))
+    return replace(call, task=failed or f"{call.task}{BESIDE}{highest + 1}")
 
 
 class Found(msgspec.Struct, frozen=True):
