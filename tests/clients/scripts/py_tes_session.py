@@ -38,6 +38,9 @@ def task(name: str, command: str, **more: Any) -> tes.Task:
     )
 
 
+USED = ("cpu_time_ms", "disk_used_bytes", "peak_memory_bytes")
+
+
 def file_in(name: str, path: str) -> list[tes.Input]:
     return [tes.Input(url=f"file://{FOLDER}/{name}", path=path, type="FILE")]
 
@@ -47,9 +50,13 @@ def file_out(name: str, path: str) -> list[tes.Output]:
 
 
 def plain(value: Any, names: dict[str, str]) -> Any:
-    """Ids become names, times become `<time>`, the folder `<folder>`."""
+    """Ids become names, times become `<time>`, the folder `<folder>`, what a task used `<used>`."""
     if isinstance(value, dict):
-        return {key: plain(inner, names) for key, inner in value.items() if inner is not None}
+        return {
+            key: "<used>" if key in USED else plain(inner, names)
+            for key, inner in value.items()
+            if inner is not None
+        }
     if isinstance(value, list | tuple):
         return [plain(inner, names) for inner in value]
     if isinstance(value, bool | int | float):
