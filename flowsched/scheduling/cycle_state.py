@@ -146,7 +146,8 @@ class CycleState:
 
     def _foresee(self, group: PodGroup, nodes: Ints, missing: Ints, io_bytes: int) -> None:
         """Let later groups of this cycle see the copies and IO-heavy pods that follow from this one."""
-        away = np.unique(nodes[missing > 0]) if group.inputs and missing.any() else nodes[:0]
+        # `np.unique` would load numpy.ma, in each run of a few tasks.
+        away = np.array(sorted({*nodes[missing > 0].tolist()}) if group.inputs else [], dtype=np.int64)
         if len(away):
             bytes_in = self.catalogue.unordered_bytes(group.inputs, len(self.snapshot))[away]
             self.snapshot.add_inbound(away, bytes_in, self.statement)
