@@ -146,15 +146,16 @@ class TesTasks:
     async def run_so_far(self, run: str, node: str, task: str) -> RunSoFar:
         """A run, and the states of a task of it and of those beside it."""
         its = _w.run == run, _w.run != ""
+        same = or_(_w.task == task, begins(_w.task, literal(f"{task}{BESIDE}")))
+        calls = select(_w.task, _w.state).where(*its, _w.node == node, same).order_by(_w.seq)
+        # The tasks first: the run as it is read then knows each of them.
+        tasks = {each.task: RunState(each.state) for each in await self._database.rows(calls)}
         live = exists().where(_w.run == run, text(f"workflows.{tables.CALLS} AND workflows.{tables.LIVE}"))
         reported = exists().where(_r.id == run, _r.state != "")
         query = select(
             reported.label("reported"), live.label("live"), func.max(_w.ended_ms).label("ended_ms")
         )
         (row,) = await self._database.rows(query.where(*its))
-        same = or_(_w.task == task, begins(_w.task, literal(f"{task}{BESIDE}")))
-        calls = select(_w.task, _w.state).where(*its, _w.node == node, same).order_by(_w.seq)
-        tasks = {each.task: RunState(each.state) for each in await self._database.rows(calls)}
         return RunSoFar(bool(row.reported), bool(row.live), row.ended_ms or 0, tasks)
 
     async def siblings(self, run: str, after: int, limit: int) -> Sequence[tuple[int, str, str, bytes]]:

@@ -19,6 +19,7 @@ from flowsched.control.service import Service
 from flowsched.control.tes import TesPage
 from flowsched.errors import StorageBusy
 from flowsched.store.tes import TesRow, TesTasks
+from tests.house.second_ways import needs
 from tests.tes.conftest import TES, Tes
 
 HELLO: dict[str, Any] = {"name": "hello", "executors": [{"image": "a", "command": ["echo", "hi"]}]}
@@ -75,6 +76,7 @@ class Flaky(TesTasks):
         return await super().get(ident, body=body)
 
 
+@needs("remembered_answers")
 async def test_a_task_that_was_polled_before_is_answered_while_the_database_is_away(tes: Tes) -> None:
     """With what was known of it last."""
     ident = await tes.create(HELLO)

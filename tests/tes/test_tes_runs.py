@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from sqlalchemy import Engine, event
@@ -19,10 +20,12 @@ from flowsched.api.server import build_api
 from flowsched.control.tes import Edges
 from flowsched.errors import Unavailable
 from flowsched.store.database import engine_of_a_thread
+from flowsched.store.tes import TesTasks
 from flowsched.workflow.formats.tes.engines import Identity, identify
 from flowsched.workflow.formats.tes.task import Task
 from flowsched.workflow.spec import Call
 from tests.cluster.fake import Outcome
+from tests.house.second_ways import needs
 from tests.service.processes import process
 from tests.tes.conftest import BOTH, NODES, Tes, World
 from tests.tes.recordings import requests_of
@@ -218,6 +221,28 @@ async def test_equal_tasks_that_are_sent_at_once_are_tasks_of_their_own(tes: Tes
     assert (await listed(tes))["rnaseq"][:2] == (1, 5)
 
 
+async def test_a_task_that_is_accepted_while_its_run_is_read_lives(
+    tes: Tes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks and run are read by two queries. A task of a run that seems to have ended long ago would begin another run."""
+    task = nextflow("A (s1)", 1, tags=TAG)
+    call = identify(msgspec.convert(task, Task)).call
+    assert call is not None
+    database = tes.process.database
+    read = database.rows
+
+    async def then_accepted(query: Any) -> Any:
+        found = await read(query)
+        monkeypatch.undo()
+        await tes.create(task)
+        return found
+
+    monkeypatch.setattr(database, "rows", then_accepted)
+    so_far = await TesTasks(database).run_so_far(call.run, call.node, call.task)
+    assert so_far.live
+    assert (await TesTasks(database).run_so_far(call.run, call.node, call.task)).tries
+
+
 async def test_a_task_that_was_refused_is_no_earlier_task(
     tes: Tes, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +325,7 @@ async def test_repetitions_are_found_by_an_index(tes: Tes, url: str) -> None:
     engine.dispose()
 
 
+@needs("small_bodies")
 async def test_a_large_task_is_recognized_beside_the_event_loop(
     tes: Tes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
