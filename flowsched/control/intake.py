@@ -134,7 +134,7 @@ class Intake:
     async def measure(self, runs: Iterable[WorkflowRun]) -> None:
         """Note in runs how large the files are that their containers read where every node sees them: one question for all.
 
-        Those whose sizes are unknown are measured again later, until they end.
+        The intake measures runs with unknown sizes again later, until they end.
         """
         read = [
             (run, each.number, paths)
