@@ -16,6 +16,7 @@ import numpy as np
 
 from flowsched.engine.admission import place
 from flowsched.engine.data.cache_values import forget_readers, note_anew, note_ended
+from flowsched.engine.data.inputs import needed
 from flowsched.engine.data.staging import order_transfers
 from flowsched.engine.data.versions import read_versions
 from flowsched.engine.delta import CacheKeyWrite, Delta
@@ -93,6 +94,8 @@ class Step(msgspec.Struct):
             self.state.forget(workflow)
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
+        if self.ended and self.state.cluster.catalogue.crowded:
+            self.state.cluster.catalogue.sweep(needed(self.state))
 
     def drop(self) -> None:
         """The delta was not written: the state is as before the step."""

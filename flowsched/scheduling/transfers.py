@@ -89,6 +89,10 @@ class Wants:
         """Whether a dataset is wanted on a node."""
         return pair[0] in self._of.get(pair[1], ())
 
+    def datasets(self) -> set[int]:
+        """All that is wanted on some node."""
+        return {dataset for line in self._of.values() for dataset in line}
+
     def nodes(self) -> Iterable[int]:
         """The nodes where something is wanted. Read-only."""
         return self._lines.keys()

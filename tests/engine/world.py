@@ -11,6 +11,7 @@ from collections import Counter
 from copy import copy
 from dataclasses import dataclass, field
 
+from flowsched.engine.data.inputs import needed
 from flowsched.engine.delta import AttemptEnd, Intent, OutputWrite, StageWrite, TaskWrite
 from flowsched.engine.events import Accepted, Command, EngineEvent, Recovered, Revived, Tick
 from flowsched.engine.explain import explain
@@ -144,6 +145,7 @@ class World:
     chances: Chances = field(default_factory=Chances)
     policy: str = "flowsched"
     remote_reads: bool = False
+    sweeps: bool = False  #: the catalogue forgets after each step what it may
     sql: Sql = field(default_factory=Sql)
 
     def __post_init__(self) -> None:
@@ -294,6 +296,8 @@ class World:
             self.boot()
             return False
         result.keep()
+        if self.sweeps:
+            self.state.cluster.catalogue.sweep(needed(self.state))
         self.act(result)
         if point == 2:
             self.seen["crash after launch"] += 1

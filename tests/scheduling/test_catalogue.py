@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowsched.executor.datasets import versioned
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.statement import Statement
 
@@ -62,3 +63,37 @@ def test_missing_bytes_are_those_of_now(changes: list[Change]) -> None:
                 catalogue, inputs, ordered=True
             )
             assert bool(missing.all()) is not bool(catalogue.nodes_with_all(inputs))
+
+
+def test_a_swept_catalogue_knows_only_what_is_somewhere_or_needed() -> None:
+    catalogue = Catalogue()
+    names = [versioned(f"s3://b/{number}", "v") for number in range(5)]
+    ids = [catalogue.intern(name, 9, True) for name in names]
+    for number, dataset in enumerate(ids):
+        catalogue.newest[f"s3://b/{number}"] = dataset
+    catalogue.add_replica(ids[0], 1)
+    catalogue.expect(ids[1], 1)
+    catalogue.land(ids[2], 1, 0)
+    stored = catalogue.intern("flowsched:w/s/0/1/out", 9, True)
+    catalogue.limit(1, 100)
+    catalogue.sweep({ids[3]})
+    assert [catalogue.find(name) for name in names] == [*ids[:4], None]
+    assert catalogue.find("flowsched:w/s/0/1/out") == stored
+    assert catalogue.newest.get("s3://b/4") is None
+    assert catalogue.versions_of("s3://b/4") == []
+    again = catalogue.intern(names[4], 7, True)
+    assert again not in ids
+    catalogue.add_replica(again, 2)
+    assert catalogue.nodes_of(again) == {2}
+    assert catalogue.versions_of("s3://b/4") == [again]
+    assert catalogue.nodes_of(ids[4]) == set()
+
+
+def test_a_catalogue_is_crowded_when_it_has_doubled() -> None:
+    catalogue = Catalogue()
+    for number in range(10_000):
+        assert not catalogue.crowded
+        catalogue.add_replica(catalogue.intern(f"s3://b/{number}"), 0)
+    assert catalogue.crowded
+    catalogue.sweep(set())
+    assert not catalogue.crowded

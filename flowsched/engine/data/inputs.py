@@ -81,6 +81,33 @@ def dataset_ids(
     return result
 
 
+def needed(state: EngineState) -> set[int]:
+    """The datasets that runs read or have written, tasks wait for, pods read, or transfers carry."""
+    data, catalogue = state.data, state.cluster.catalogue
+    found = data.wanted.datasets() | data.foreseen.datasets()
+    for pairs in (data.moving, data.coming_in, data.backoff, data.read_from, data.pushes):
+        found.update([pair[0] for pair in pairs])
+    for group in data.staging.values():
+        found.update([dataset for dataset, _ in group.pending])
+    for inputs in state.work.inputs.values():
+        found.update(inputs or ())
+    for bags in state.work.bags.values():
+        found.update([dataset for each in bags.candidates for dataset in each.group.reads])
+    for refused in state.round.refused.values():
+        found.update(refused.reads)
+    if catalogue.caches is not None:
+        found.update([dataset for cache in catalogue.caches.of.values() for dataset in cache.pinned])
+        found.update(state.caches.outside)
+    for run in state.work.runs.values():
+        names = [output.uri for shards in run.outputs.values() for output in shards.values()]
+        ids = [catalogue.find(name) for name in (*names, *run.versions.values())]
+        for stage in run.stages:
+            for uri in uris_outside(stage, range(stage.spec.width)):
+                ids += [catalogue.find(uri), catalogue.newest.get(uri)]
+        found.update([dataset for dataset in ids if dataset is not None])
+    return found
+
+
 def _reads_no_shards(run: WorkflowRun, spec: InputSpec) -> bool:
     """Whether an input comes from a stage without shards: its list is empty, and nothing is missing."""
     return spec.stage is not None and run.stages[run.number_of(spec.stage)].spec.width == 0

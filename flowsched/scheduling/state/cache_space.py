@@ -8,7 +8,7 @@ why a task was placed; the caller says what a dataset is worth.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -129,6 +129,11 @@ class Caches:
                 cache.used += more
                 cache.changes += 1
                 self.grown.add(node)
+
+    def keep(self, datasets: Set[int]) -> None:
+        """Forget when other datasets were read or dropped."""
+        self.used_at = {pair: at for pair, at in self.used_at.items() if pair[0] in datasets}
+        self.dropped = {pair for pair in self.dropped if pair[0] in datasets}
 
     def pin(self, owner: str, pin: Pin, statement: Statement) -> None:
         """Pin the inputs of a pod; its earlier pin is released."""
