@@ -152,6 +152,29 @@ async def test_a_folder_is_copied_whole(rig: Rig, tmp_path: Path) -> None:
     assert os.readlink(copy / "link") == "deep/a"
 
 
+async def test_a_folder_is_on_the_disk_before_it_has_its_name(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power failure, a copy that has its name has all of its bytes: the cache looks at no file of a folder again."""
+    origin = tmp_path / "reference"
+    (origin / "index").mkdir(parents=True)
+    (origin / "genome.fa").write_bytes(b"ACGT")
+    (origin / "index" / "genome.bwt").write_bytes(b"bwt")
+    synced: list[tuple[int, bool]] = []
+    home, fsync = rig.caches["node-0"].home(str(origin)), os.fsync
+
+    def note(fd: int) -> None:
+        synced.append((os.fstat(fd).st_ino, home.exists()))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    (told,) = await rig.carry(Transfer(str(origin), 7, "node-0"))
+    assert isinstance(told, TransferDone)
+    for path in (home / "reference", *(home / "reference").rglob("*")):
+        assert (path.stat().st_ino, False) in synced, path
+        assert path.is_dir() or path.stat().st_mode & 0o777 == 0o444
+
+
 @pytest.mark.parametrize(
     "uri", ["data/x.fq", "file:relative", "magic://x/y", "simplecache::file:///etc/passwd"]
 )

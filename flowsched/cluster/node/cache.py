@@ -30,6 +30,7 @@ import msgspec
 from flowsched.clock import elapsed_s
 from flowsched.cluster.local.runner.records import sync, write_record
 from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file
+from flowsched.cluster.local.runner.trees import seal
 from flowsched.cluster.node.strangers import leave_alone
 from flowsched.executor.datasets import uri_of
 from flowsched.workflow.document.uris import base_name
@@ -412,14 +413,8 @@ class Cache:
         self._add(entry)
         self.partials.drop(entry.uri)
 
-    def publish_partial(self, partial: Partial, entry: Entry, seal: Callable[[Path], object]) -> Entry:
-        """Make a dataset of a file that has come in pieces, all of which are there. A second time changes nothing.
-
-        Args:
-            partial: The file.
-            entry: The entry that it becomes.
-            seal: Called with the file, which is read-only by then, before it gets its name.
-        """
+    def publish_partial(self, partial: Partial, entry: Entry) -> Entry:
+        """Make a dataset of a file that has come in pieces, all of which are there. A second time changes nothing."""
         with self._publishing:
             there = self.find(entry.uri)
             if there is not None:

@@ -42,7 +42,6 @@ def bring(
     opened: Opener,
     *,
     room: Callable[[int], object],
-    seal: Callable[[Path], object],
     block_bytes: int = _BLOCK,
 ) -> Generator[int, None, Landed]:
     """Bring one piece, and make the dataset whole if it was the last one. Blocks.
@@ -52,7 +51,6 @@ def bring(
         piece: Which, as it was ordered: of a version if that is known, from `source` (None = its origin).
         opened: Where from.
         room: Asked with the dataset's size before its first piece comes; raises NotFetched if there is none.
-        seal: Gives a complete file, read-only by then, the form of this cache's files.
         block_bytes: To be moved at a time.
 
     Yields:
@@ -86,7 +84,7 @@ def bring(
         if partial.complete:
             header = partial.header
             whole = Entry(header.uri, header.size_bytes, header.name, False, header.version)
-            entry = cache.publish_partial(partial, whole, seal)
+            entry = cache.publish_partial(partial, whole)
     except Dropped:
         gone = partial is not None and cache.partials.drop(piece.uri, partial)
         why = "what was here of it is gone" if gone else "they changed while they were copied"

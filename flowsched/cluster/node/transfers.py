@@ -18,6 +18,7 @@ import msgspec
 
 from flowsched.cluster.local.runner.records import is_full
 from flowsched.cluster.local.runner.safe_paths import Unsafe
+from flowsched.cluster.local.runner.trees import seal
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import NotFetched, Origins, Section
 from flowsched.cluster.node.ranges import Landed, bring, changed_at
@@ -93,14 +94,12 @@ class NodeTransfers:
     Args:
         cache: The node's.
         node: Its name, for messages.
-        seal: Makes a file or tree that is complete what others of this cache are. Its files are read-only by then.
     """
 
-    def __init__(self, cache: Cache, node: str, seal: Callable[[Path], object] = lambda _: None) -> None:
+    def __init__(self, cache: Cache, node: str) -> None:
         self.cache = cache
         self.received_bytes = 0
         self._node = node
-        self._seal = seal
         self._promised: dict[str, int] = {}  #: bytes that whole datasets under way will need
         self._unclaimed: dict[
             str, int
@@ -122,7 +121,7 @@ class NodeTransfers:
             else:
                 room = partial(self._check_room, order.uri)
                 landed = yield from bring(
-                    self.cache, order, source.section, room=room, seal=self._seal, block_bytes=block_bytes
+                    self.cache, order, source.section, room=room, block_bytes=block_bytes
                 )
         except NotFetched:
             raise
@@ -160,7 +159,7 @@ class NodeTransfers:
             into = self.cache.temporary()
             try:
                 entry = yield from self._copy(order, source.copy(into, block_bytes))
-                self._seal(into / entry.name)
+                seal(into / entry.name)
                 self.cache.publish(into, entry)
             except BaseException:
                 shutil.rmtree(into, ignore_errors=True)

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 from flowsched.cluster.kubernetes.agent.events import EventLog
 from flowsched.cluster.kubernetes.agent.sources import Sources
-from flowsched.cluster.local.runner import trees
 from flowsched.cluster.node.cache import Cache
 from flowsched.cluster.node.origins import NotFetched
 from flowsched.cluster.node.ranges import Landed
@@ -106,7 +105,7 @@ class Transfers:
         self, node: str, cache: Cache, sources: Sources, rates: Rates, news: EventLog, parallel: int = 4
     ) -> None:
         self._node = node
-        self._incoming = NodeTransfers(cache, node, trees.seal)
+        self._incoming = NodeTransfers(cache, node)
         self._cache = cache
         self._sources = sources
         self._rates = rates
