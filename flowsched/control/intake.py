@@ -146,6 +146,7 @@ class Intake:
             return
         sizes = await self._executor.placed_sizes(list({path for _, _, paths in read for path in paths}))
         for run, stage, paths in read:
+            run.file_bytes |= {path: sizes[path] for path in paths if path in sizes}
             if paths <= sizes.keys():
                 run.placed_bytes[stage] = sum(sizes[path] for path in paths)
             else:

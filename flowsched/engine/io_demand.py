@@ -10,12 +10,13 @@ Source: I/O-aware batch scheduling (Herbein et al. 2016): jobs are admitted by w
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
-from flowsched.engine.data.inputs import private, read_bytes
+from flowsched.engine.data.inputs import private, read_bytes, sources_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Demand
-from flowsched.scheduling.policy.framework import BURSTS, Storage
+from flowsched.scheduling.policy.framework import BURSTS, Storage, storage_at
 from flowsched.scheduling.reasons import quantity
 from flowsched.workflow.estimates import CPU, DISK, ENOUGH, READ, WRITTEN
 from flowsched.workflow.run.run import StageRun, WorkflowRun
@@ -48,17 +49,24 @@ def demands_of(
 
 
 def storage_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int) -> Storage | None:
-    """The shared storage on which a role's pods work: the one its document names, or, where all data lie on one that every node
-    mounts, the first of the profile's. None = they work on their node's disk, or the profile does not model it.
+    """The shared storage on which a role's pods work: the one its document names; where all data lie on one that every node mounts,
+    the first of the profile's; else the one where most bytes lie that its container reads in place. None = they work on their
+    node's disk, or the profile does not model it.
     """
-    profile = state.policy.profile.of(run.spec.queue)
+    profile, storages = state.policy.profile.of(run.spec.queue), state.policy.profile.storages
     if not profile.contention:
         return None
     named = traffic_of(stage.spec, role).storage
-    for storage in state.policy.profile.storages:
-        if storage.name == named or (not named and state.policy.mounted and not profile.locality):
-            return storage
-    return None
+    if named:
+        return next((storage for storage in storages if storage.name == named), None)
+    if state.policy.mounted and not profile.locality:
+        return storages[0]
+    found = Counter[Storage]()
+    for path in () if stage.spec.says_io else sources_of(stage.spec):
+        storage = storage_at(storages, path)
+        if storage is not None:
+            found[storage] += 1 + run.file_bytes.get(path, 0)
+    return max(found, key=lambda each: (found[each], each.name), default=None)
 
 
 def direct_demand(
@@ -71,9 +79,10 @@ def direct_demand(
 ) -> Demand:
     """The rates that a pod requests from a shared storage: the declared ones; else its bytes over its runtime alone.
 
-    The bytes are the declared ones, and where all data are mounted its inputs and outputs; else the learned ones. Each node
-    reads an input of all shards once. The time is that of its CPU where that was learned, else its user's estimate, plus that
-    of moving its bytes. Where neither is known the rates are 0: how long others took shows only how full the storage was.
+    The bytes are the declared ones, and where all data are mounted its inputs and outputs; those of the files that its container
+    reads in place, and what its kind writes; else the learned ones. Each node reads an input of all shards once, if it gets
+    copies. The time is that of its CPU where that was learned, else its user's estimate, plus that of moving its bytes. Where
+    neither is known the rates are 0: how long others took shows only how full the storage was.
     """
     io, spec = traffic_of(stage.spec, role), stage.spec
     kind = run.spec.kind_of(spec)
@@ -81,11 +90,15 @@ def direct_demand(
     if io.read_rate or io.write_rate:
         return Demand(direct=_asked(storage, io.read_rate, io.write_rate))
     read, wrote = io.read_bytes, io.write_bytes
-    if not io.storage:
+    knows = len(spec.roles) == 1 and state.work.estimates.samples(*kind) >= ENOUGH
+    if not io.storage and not state.policy.mounted:
+        read, wrote = (state.work.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
+        read, wrote = run.placed_bytes.get(stage.number, read if knows else 0), wrote if knows else 0
+    elif not io.storage:
         nodes = max(1, len(state.cluster.snapshot))
         read += size if private(stage) or spec.tasks <= nodes else size * nodes // spec.tasks
         wrote = max(wrote, spec.estimate.output_bytes or state.work.estimates.output_bytes(*kind, size) or 0)
-    elif not read and not wrote and len(spec.roles) == 1 and state.work.estimates.samples(*kind) >= ENOUGH:
+    elif not read and not wrote and knows:
         read, wrote = (state.work.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
     cpu, cores = state.work.estimates.trend(*kind, CPU), -(-spec.roles[role].resources.cpu_millicores // 1000)
     alone_ms: int | None = spec.estimate.runtime_ms
@@ -104,9 +117,9 @@ def direct_demand(
 
 
 def _asked(storage: Storage, read: int, wrote: int) -> tuple[tuple[str, int], ...]:
-    """Rates by name, without those that are too small to count or have no bound."""
+    """Rates by name, without those that are too small to count. Those of a storage without a bound count on the nodes' links."""
     asked = zip(storage.rates.items(), (read, wrote), strict=True)
-    return tuple((key, rounded(rate)) for (key, whole), rate in asked if whole and rate * _TRIFLE >= whole)
+    return tuple((key, rounded(rate)) for (key, whole), rate in asked if rate and rate * _TRIFLE >= whole)
 
 
 def learned_demand(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flowsched.engine.events import Accepted
 from flowsched.engine.explain import explain
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
@@ -13,10 +14,11 @@ from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodEnded
 from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
-from flowsched.scheduling.policy.framework import Storage
+from flowsched.scheduling.policy.framework import Storage, storage_at
 from flowsched.scheduling.policy.profile import document_of, policies_from
 from flowsched.statement import Statement
 from flowsched.values import replace
+from flowsched.workflow.spec import Traffic
 from tests.engine.scene import Scene, node
 
 MB = 1_000_000
@@ -175,7 +177,7 @@ def test_a_step_that_is_dropped_leaves_no_demand() -> None:
 @pytest.mark.parametrize("origin", [True, False])
 def test_copies_from_the_same_storage_give_way(origin: bool) -> None:
     """Pods ask for 806 of 900 MB/s: of eight copies from outside one goes, not eight, and it counts. Elsewhere all go."""
-    one = scene(storage=replace(NFS, origin=origin))
+    one = scene(storage=replace(NFS, prefixes=("s3://b",) if origin else ("s3://bb",)))
     one.submit("r", reading("read", 200, 4))
     before = one.state.cluster.snapshot.direct.rates["nfs/read"]
     inputs = [{"name": f"i{at}", "uri": f"s3://b/{at}", "size": "1G"} for at in range(3)]
@@ -194,7 +196,7 @@ def test_a_profile_says_what_storages_there_are() -> None:
     profile = policies_from(said, {}).default
     assert profile.storages == (NFS,)
     assert document_of(profile)["profiles"]["lab"]["storages"] == [
-        {"name": "nfs", "read_rate": 1_000_000_000, "write_rate": 500_000_000, "origin": False, "source": ""}
+        {"name": "nfs", "read_rate": 1_000_000_000, "write_rate": 500_000_000, "prefixes": [], "source": ""}
     ]
 
 
@@ -208,3 +210,70 @@ def test_a_recorded_cycle_replays_with_its_budgets() -> None:
     record = unpacked(draft.packed())  # type: ignore[union-attr]
     assert plan_bytes(replayed(record)) == record.plan
     assert b"StorageBudget" in record.plan
+
+
+def in_place(one: Scene, ident: str, path: str, size: int = 2_000 * MB) -> Accepted:
+    """A task of one core that an engine sends: it reads one file where it lies, and computes for 2 s."""
+    files = {"inputs": [{"path": "/in", "uri": path}]}
+    stage = {"name": "t", "steps": [{"command": ["x"]}], "files": files, "estimate": {"runtime": "2s"}}
+    accepted = one.accepted(ident, stage | {"resources": {"cpu": 1}})
+    accepted.run.placed_bytes[0] = accepted.run.file_bytes[path] = size
+    return accepted
+
+
+def test_heavy_readers_of_files_in_place_are_staggered() -> None:
+    """2 s of computing and 2 GB at 1,000 MB/s: half of 500 MB/s counts, in three binary digits 235. Of 20, three read at a time."""
+    one = scene(cpu=20)
+    one.tell(*(in_place(one, f"w{number:02}", f"/data/{number}.bam") for number in range(20)))
+    assert one.launched == ["fs-w00-t-0-0", "fs-w01-t-0-0", "fs-w02-t-0-0"]
+    one.end("fs-w01-t-0-0", after=4_000)
+    assert one.launched == ["fs-w03-t-0-0"]
+
+
+@pytest.mark.parametrize(
+    ("path", "at_once"),
+    [("/data/x", 3), ("file:///data/x", 3), ("/database/x", 8), ("/scratch/x", 8)],
+)
+def test_a_path_lies_on_the_storage_with_its_prefix(path: str, at_once: int) -> None:
+    """`/data` is on the bounded storage, and a folder whose name only begins so is not. All other paths are on another one."""
+    one = scene(cpu=8, storage=replace(NFS, prefixes=("/data",)))
+    other = Storage("scratch")
+    one.state.policy.profile = replace(
+        one.state.policy.profile, storages=(*one.state.policy.profile.storages, other)
+    )
+    one.tell(*(in_place(one, f"w{number}", path + str(number)) for number in range(8)))
+    assert len(one.launched) == at_once
+
+
+def test_a_storage_without_prefixes_has_the_paths_and_no_urls() -> None:
+    """The longest prefix decides, before the order of the profile."""
+    deep, urls = Storage("deep", prefixes=("/data/deep/",)), Storage("minio", prefixes=("s3://", "https://m"))
+    rest, flat = Storage("rest"), Storage("flat", prefixes=("/data", "s3://flat"))
+    storages = (rest, flat, deep, urls)
+    places = ["/data/deep/x", "/data/x", "/x", "s3://flat/x", "s3://flatter/x", "https://m/x", "https://n/x"]
+    found = [storage_at(storages, place) for place in places]
+    assert found == [deep, flat, rest, flat, urls, urls, None]
+
+
+def test_declared_traffic_of_the_disk_stays_on_the_disk() -> None:
+    """A stage that states its `io` without a storage means its node's disk, wherever its files lie."""
+    one = scene(cpu=8)
+    for number in range(8):
+        accepted = in_place(one, f"w{number}", f"/data/{number}")
+        accepted.run.stages[0].spec = replace(accepted.run.stages[0].spec, io=Traffic(read_rate=1))
+        one.tell(accepted)
+    assert len(one.pods) == 8
+
+
+@pytest.mark.parametrize("bound", [0, 1_000 * MB])
+def test_a_heavy_reader_goes_where_the_link_is_fast_and_free(bound: int) -> None:
+    """n1 has the faster link to the storage, so the first reader goes there, and the second one beside it costs more than n0 does.
+
+    This holds whether the storage has a bound or not.
+    """
+    one = Scene(node("n0", nic_in_rate=400 * MB), node("n1", nic_in_rate=500 * MB))
+    profile = replace(one.state.policy.profile, storages=(Storage("nfs", read_rate=bound),))
+    one.state.policy.profile = profile
+    for number in range(2):
+        one.tell(in_place(one, f"w{number}", f"/data/{number}"))
+    assert [pod.node for pod in one.pods.values()] == ["n1", "n0"]

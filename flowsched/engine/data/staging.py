@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -23,7 +24,7 @@ from flowsched.executor.datasets import uri_of
 from flowsched.executor.protocol import Transfer, TransferDone, TransferFailed
 from flowsched.scheduling.io_budget import limits_of
 from flowsched.scheduling.plan import Choice
-from flowsched.scheduling.policy.framework import Storage
+from flowsched.scheduling.policy.framework import Storage, storage_at
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.transfers import TransferLimits, TransferOrder, TransferWant, Wants, admit
 from flowsched.statement import Statement
@@ -37,7 +38,7 @@ _PARTS: Final = 2
 
 def begin_copy(state: EngineState, order: TransferOrder, statement: Statement) -> None:
     """A copy has been ordered: one from outside counts from now on, if that is a storage with a budget."""
-    storage = _origin(state) if order.source is None else None
+    storage = _origin(state, order.dataset) if order.source is None else None
     if storage is not None:
         key = f"{storage.name}/read"
         limit = limits_of((storage,), state.policy.profile.io_fill_percent)[key]
@@ -55,32 +56,30 @@ def end_copy(state: EngineState, order: TransferOrder, statement: Statement) -> 
 
 def limits_now(state: EngineState) -> TransferLimits:
     """How many copies may go beside each other: fewer from outside while pods work straight on the data there, at least one."""
-    storage, limits = _origin(state), state.cluster.transfer_limits
-    if storage is None:
-        return limits
-    key = f"{storage.name}/read"
-    limit = limits_of((storage,), state.policy.profile.io_fill_percent)[key]
-    pods = sum(
-        rate
-        for claim in state.cluster.snapshot.direct.claims.values()
-        for name, rate in claim.direct
-        if name == key
-    )
-    if not pods:
-        return limits
-    left = max(0, limit - pods)
-    return replace(
-        limits,
-        origin=max(1, limits.origin * left // limit),
-        origin_rate=max(1, limits.origin_rate * left // limit),
-    )
+    limits, profile, booked = state.cluster.transfer_limits, state.policy.profile, Counter[str]()
+    bounds = limits_of(profile.storages, profile.io_fill_percent)
+    for claim in state.cluster.snapshot.direct.claims.values() if bounds else ():
+        booked.update(dict(claim.direct))
+    for storage in profile.storages:
+        key, lines = f"{storage.name}/read", map(state.data.wanted.line, state.data.wanted.nodes())
+        wanted = (want.dataset for line in lines for want in line)
+        if key in bounds and booked[key] and any(_origin(state, dataset) is storage for dataset in wanted):
+            left = max(0, bounds[key] - booked[key])
+            limits = replace(
+                limits,
+                origin=max(1, limits.origin * left // bounds[key]),
+                origin_rate=max(1, limits.origin_rate * left // bounds[key]),
+            )
+    return limits
 
 
-def _origin(state: EngineState) -> Storage | None:
-    """The storage that data from outside lie on, if it has a budget."""
-    if not state.policy.profile.io_fill_percent:
+def _origin(state: EngineState, dataset: int) -> Storage | None:
+    """The storage that a dataset from outside lies on, if it has a budget."""
+    profile = state.policy.profile
+    if not profile.io_fill_percent or not profile.storages:
         return None
-    return next((each for each in state.policy.profile.storages if each.origin and each.read_rate), None)
+    storage = storage_at(profile.storages, uri_of(state.cluster.catalogue.uris[dataset]))
+    return storage if storage is not None and storage.read_rate else None
 
 
 def _count(state: EngineState, key: str, rate: int, statement: Statement) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal, Protocol
 
 import numpy as np
@@ -39,6 +40,7 @@ from flowsched.scheduling.policy.plugins.wishes import wishes
 from flowsched.scheduling.state.claims import Claim
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.workflow.document.uris import file_path
 
 #: Tasks read and write in bursts, so of an average rate (bytes over a time) the half is counted; a rate that was said, as it is.
 BURSTS: Final = 2
@@ -52,20 +54,37 @@ class Storage:
         name: As documents name it (`io: {storage: NAME}`).
         read_rate: Bytes/s that all readers get together; 0 = no bound.
         write_rate: Bytes/s that all writers get together; 0 = no bound.
-        origin: Inputs from outside lie there: copies to nodes share its budget.
+        prefixes: The paths and URLs that lie on it begin so (`/data`, `s3://lab`); none = all paths that lie on no other storage.
         source: The source that nodes mount (`nas:/lab`), as their kernels name it: agents' rates of that mount are this one's.
     """
 
     name: str = "storage"
     read_rate: int = 0
     write_rate: int = 0
-    origin: bool = False
+    prefixes: tuple[str, ...] = ()
     source: str = ""
 
     @property
     def rates(self) -> Mapping[str, int]:
         """By what demands call it: name/read, name/write."""
         return {f"{self.name}/read": self.read_rate, f"{self.name}/write": self.write_rate}
+
+
+@lru_cache(maxsize=1 << 16)
+def storage_at(storages: tuple[Storage, ...], uri: str) -> Storage | None:
+    """The storage that a path or URL lies on: the longest prefix decides. None = no storage of the profile has it."""
+    path = file_path(uri, bool)
+    best: tuple[int, Storage | None] = (-1, None)
+    for storage in storages:
+        fits = [
+            len(prefix)
+            for prefix in storage.prefixes
+            if f"{path or uri}/".startswith(f"{prefix.rstrip('/')}/")
+        ]
+        length = max(fits, default=0 if path is not None and not storage.prefixes else -1)
+        if length > best[0]:
+            best = length, storage
+    return best[1]
 
 
 # ---- plug-ins and the profile ----

@@ -246,6 +246,7 @@ class WorkflowRun:
         changed: URI of an input from outside -> how often its version could not be had any more.
         versions: URI of an input from outside -> the dataset that the run reads as it: one version, as long as that can be had.
         looks: How often the run had to look for other versions than the first.
+        file_bytes: Path or file URI that its containers read -> bytes, where they are known.
         placed_bytes: Stage -> bytes of the files that its containers read where every node sees them, if that is known.
     """
 
@@ -254,6 +255,7 @@ class WorkflowRun:
         "changed",
         "counts",
         "ended_ms",
+        "file_bytes",
         "graph",
         "id",
         "looks",
@@ -280,6 +282,7 @@ class WorkflowRun:
         self.looks = 0
         self.versions: dict[str, str] = {}
         self.changed: dict[str, int] = {}
+        self.file_bytes: dict[str, int] = {}
         self.placed_bytes: dict[int, int] = {}
         self.state = RunState.PENDING
         self.reason = ""

@@ -43,23 +43,25 @@ def slowdown_now(
     snapshot: Snapshot, catalogue: Catalogue, group: PodGroup, role: RoleRequest
 ) -> NDArray[np.int64] | None:
     """(N,) ms that the IO-heavy tasks which are there already add, what others use of the disk as it was measured, and what the
-    node's own disk costs more than the fastest one.
+    node's own disk, or its link to a shared storage, costs more than the fastest one.
     """
     step = slowdown_step(snapshot, catalogue, group, role)
     if step is None:
         return None
     cost: NDArray[np.int64] = snapshot.io_tasks * step
-    own = None if role.shape.direct else _own_disk(snapshot, role.shape.io_bytes)
+    own = _own_rate(snapshot, role.shape.io_bytes, is_direct=bool(role.shape.direct))
     return cost if own is None else cost + own
 
 
-def _own_disk(snapshot: Snapshot, io_bytes: int) -> NDArray[np.int64] | None:
-    """(N,) ms that the pod's own bytes take longer than on the fastest disk that nothing else uses; None = nowhere."""
-    key = ("own disk", io_bytes)
+def _own_rate(snapshot: Snapshot, io_bytes: int, *, is_direct: bool) -> NDArray[np.int64] | None:
+    """(N,) ms that the pod's own bytes take longer than on the fastest disk (or link) that nothing else uses; None = nowhere."""
+    key = ("own rate", io_bytes, is_direct)
     if key in snapshot.cache:
         known: NDArray[np.int64] | None = snapshot.cache[key]
         return known
     left, disk = snapshot.allocatable[:, IO], snapshot.disk_rate
+    if is_direct:
+        left = disk = snapshot.nic_in
     bytes_ms, fastest = min(io_bytes * 1000, _MOST), max(int(disk.max(initial=0)), 1)
     alone = bytes_ms // np.maximum(disk, 1)
     own = np.where(left > 0, bytes_ms // np.maximum(left, 1) - alone, 0)
