@@ -17,6 +17,7 @@ import numpy as np
 from flowsched.engine.admission import place
 from flowsched.engine.data.cache_values import forget_readers, note_anew, note_ended
 from flowsched.engine.data.inputs import needed
+from flowsched.engine.data.remote_reads import share_files
 from flowsched.engine.data.staging import order_transfers
 from flowsched.engine.data.versions import read_versions
 from flowsched.engine.delta import CacheKeyWrite, Delta
@@ -179,18 +180,18 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
     match event:
         case Accepted(run):
             if run.id not in state.work.runs:
-                statement.put(state.work.runs, run.id, run)
+                _take_in(recorder, run)
                 recorder.advance(run).begin()
         case Recovered(run, pods):
             none_later(run, recorder.now)
             note_served(state, run, statement)
-            statement.put(state.work.runs, run.id, run)
+            _take_in(recorder, run)
             recorder.releases.extend(reclaim(state, run, pods, statement))
             recorder.recovered(run)
         case Revived(run, number, reason):
             recorder.done(number)
             if run.id not in state.work.runs:  # asked twice: it is back already
-                statement.put(state.work.runs, run.id, run)
+                _take_in(recorder, run)
                 recorder.advance(run).retry(reason)
         case Command():
             _command(recorder, event)
@@ -225,6 +226,17 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
             report_foreign(recorder, event)
         case _:
             report(recorder, event)
+
+
+def _take_in(recorder: Recorder, run: WorkflowRun) -> None:
+    """A run lives from now on. Files that it reads, too, may be copied for others that wait."""
+    state = recorder.state
+    recorder.statement.put(state.work.runs, run.id, run)
+    for reader, stage in share_files(state, run, recorder.statement):
+        if reader is not run:
+            recorder.advance(reader).changes.touch(stage.number)
+        if state.cluster.catalogue.caches is not None:
+            note_anew(state, reader)
 
 
 def _note_lookup(recorder: Recorder, event: LookedUp) -> None:

@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -398,6 +398,9 @@ ClusterEvent = (
 )
 
 
+FileCopies = Literal["never", "moved", "always"]
+
+
 class Fingerprint(msgspec.Struct, frozen=True):
     """The identity of the content of a dataset from outside.
 
@@ -675,6 +678,13 @@ class Executor(ABC):
     def remote_reads(self) -> bool:
         """Whether pods can read datasets on another node without a copy (`Pod.remote`)."""
         return False
+
+    @property
+    def file_copies(self) -> FileCopies:
+        """Whether a container can have a copy of a file of all nodes in its place (`Placed.input` with `source`): `always`, if its
+        steps run in images; only if its path in the container is another one (`moved`); or `never`.
+        """
+        return "never"
 
     async def orphans(self) -> Sequence[str]:
         """Names of attempts that live although no service asked this executor for them."""

@@ -241,7 +241,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A file or folder put at a path of the container before the first step. Of `source`, `input` and `content` one is set."""
+    """A file or folder put at a path of the container before the first step. Of `source`, `input` and `content` one is set; both
+    `source` and `input` where tasks read a copy of a file instead of the file.
+    """
 
     path: str
     source: str | None = (

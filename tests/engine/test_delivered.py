@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from flowsched.engine.backlog import expected
-from flowsched.engine.events import LookedUp
+from flowsched.engine.events import Accepted, LookedUp
 from flowsched.engine.state import EngineState
+from flowsched.engine.step import step
 from flowsched.engine.telemetry import relearn
-from flowsched.executor.protocol import ContainerReport, DeliveredFile, PodEnded, ReplicaSeen, Usage
+from flowsched.executor.protocol import (
+    ContainerReport,
+    DeliveredFile,
+    FileCopies,
+    PodEnded,
+    ReplicaSeen,
+    Usage,
+)
 from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
@@ -117,3 +127,158 @@ def arrives(s: Scene, ident: str, size: int | None = None) -> str:
     s.tell(accepted)
     assert s.launched == [f"fs-{ident}-a-0-0"]
     return s.launched[0]
+
+
+# ---- files that several tasks read ----
+
+REF, VERSION = "/ref/hg38.fa", "/ref/hg38.fa#version=" + "a" * 32
+
+
+def shard(s: Scene, ident: str, *, size: int = 100 * MB, path: str = REF, cpu: int = 1) -> Accepted:
+    """A task in an image that reads a file of all nodes at its own path."""
+    stage = steps("a", cpu, inputs=[{"path": path, "uri": REF}]) | {
+        "steps": [{"command": ["x"], "image": "alpine"}]
+    }
+    accepted = s.accepted(ident, stage)
+    accepted.run.file_bytes[REF] = accepted.run.placed_bytes[0] = size
+    return accepted
+
+
+def looked_up(s: Scene, *idents: str, version: str = VERSION) -> None:
+    """The look at the file has its answer."""
+    answers = [LookedUp(i, 0, others=(0,), names={REF: version}, sizes={version: 100 * MB}) for i in idents]
+    s.tell(*answers)
+
+
+def copying(mode: FileCopies = "always", **rates: int) -> Scene:
+    s = Scene(node("n0", **rates), node("n1", **rates))
+    s.state.policy.memoizing, s.state.policy.file_copies = True, mode
+    return s
+
+
+def test_a_file_that_one_task_reads_stays_where_it_lies() -> None:
+    """It would be read once for the copy and once more by the task."""
+    s = copying()
+    s.tell(shard(s, "w0"))
+    assert (s.launched, s.last.lookups) == (["fs-w0-a-0-0"], [])
+
+
+def copied(s: Scene) -> list[tuple[str, str, str | None]]:
+    """Let the ordered copies arrive, and those that are ordered then. Returns dataset, node and source of each."""
+    found = []
+    while s.last.transfers:
+        found += [(order.uri, order.dest, order.source) for order in s.last.transfers]
+        s.tell(*map(s.arrival, s.last.transfers))
+    return found
+
+
+def test_a_file_that_several_tasks_read_comes_to_each_node_once() -> None:
+    """Eight tasks fill two nodes: one copy is from the storage, one from the other node. Containers have it at the file's path."""
+    s = copying()
+    names = [f"w{number}" for number in range(8)]
+    s.tell(*(shard(s, name) for name in names))
+    assert (s.launched, sorted(s.last.lookups)) == ([], [(name, 0) for name in names])
+    looked_up(s, *names)
+    assert copied(s) == [(VERSION, "n0", None), (VERSION, "n1", "n0")]
+    assert len(s.pods) == 8
+    container = s.pods["fs-w0-a-0-0"].container
+    assert container is not None
+    assert [(each.path, each.source, each.input) for each in container.inputs] == [(REF, REF, "file-0")]
+    assert [file.uris for file in s.pods["fs-w7-a-0-0"].inputs] == [(VERSION,)]
+
+
+def test_the_first_reader_gets_the_copy_too_if_it_still_waits() -> None:
+    """A task of four cores waits behind another one. The second reader comes a minute later: both read one copy."""
+    s = copying()
+    s.tell(shard(s, "full", path="/in", size=0, cpu=4), shard(s, "full2", path="/in", size=0, cpu=4))
+    s.tell(shard(s, "w0"))
+    assert s.last.lookups == []
+    s.tell(shard(s, "w1"), after=60_000)
+    assert sorted(s.last.lookups) == [("w0", 0), ("w1", 0)]
+    looked_up(s, "w0", "w1")
+    s.end("fs-full-a-0-0")
+    assert copied(s) == [(VERSION, "n0", None)]
+    assert {"fs-w0-a-0-0", "fs-w1-a-0-0"} <= s.pods.keys()
+
+
+def test_a_later_run_knows_that_a_file_is_read_again() -> None:
+    """The first reader of the next run finds that two tasks have read it before."""
+    s = copying()
+    s.tell(shard(s, "w0"), shard(s, "w1"))
+    looked_up(s, "w0", "w1")
+    copied(s)
+    s.end("fs-w0-a-0-0", "fs-w1-a-0-0")
+    s.tell(shard(s, "w2"))
+    assert s.last.lookups == [("w2", 0)]
+    looked_up(s, "w2")
+    assert (s.launched, copied(s)) == (["fs-w2-a-0-0"], [])
+
+
+def test_the_next_task_reads_the_new_bytes_of_a_changed_file() -> None:
+    """Its look finds another version: that is copied, and the copies of the old one go."""
+    s = copying()
+    s.tell(shard(s, "w0"), shard(s, "w1"))
+    looked_up(s, "w0", "w1")
+    copied(s)
+    s.end("fs-w0-a-0-0", "fs-w1-a-0-0")
+    new = VERSION.replace("a" * 32, "b" * 32)
+    s.tell(shard(s, "w2"))
+    looked_up(s, "w2", version=new)
+    assert {(drop.uri, drop.node) for drop in s.last.drops} == {(VERSION, "n0")}
+    assert copied(s) == [(new, "n0", None)]
+
+
+def test_a_file_stays_where_all_can_read_it_sooner_than_it_is_copied() -> None:
+    """A disk of 100 MB/s and a link of 1,000: eight readers have it sooner over the link; with the ninth and tenth a copy pays."""
+    s = copying(disk_rate=100 * MB, nic_in_rate=1_000 * MB)
+    s.tell(*(shard(s, f"w{number}") for number in range(8)))
+    assert len(s.launched) == 8
+    s.tell(*(shard(s, f"v{number}") for number in range(2)))
+    assert s.last.lookups == [("v0", 0), ("v1", 0)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "path", "is_copied"),
+    [("never", "/other", False), ("moved", REF, False), ("moved", "/other", True), ("always", REF, True)],
+)
+def test_a_copy_is_made_only_if_the_task_can_have_it_at_its_path(
+    mode: FileCopies, path: str, is_copied: bool
+) -> None:
+    """A process without an image reads the file at the path of this machine, whatever lies in a cache."""
+    s = copying(mode)
+    s.tell(shard(s, "w0", path=path), shard(s, "w1", path=path))
+    assert (len(s.last.lookups), len(s.launched)) == ((2, 0) if is_copied else (0, 2))
+
+
+def test_small_files_and_those_of_unknown_size_are_read_where_they_lie() -> None:
+    """A look and a copy would cost more than they gain."""
+    s = copying()
+    s.tell(*(shard(s, f"w{number}", size=30 * MB) for number in range(2)))
+    unknown = shard(s, "v0"), shard(s, "v1")
+    for each in unknown:
+        each.run.file_bytes.clear()
+        each.run.placed_bytes.clear()
+    s.tell(*unknown)
+    assert (len(s.pods), s.last.lookups) == (4, [])
+
+
+def test_bytes_that_are_copied_do_not_count_as_read_in_place() -> None:
+    """They count as those of any input: at its end the task has read them once."""
+    s = copying()
+    s.tell(shard(s, "w0"), shard(s, "w1"))
+    assert s.runs["w0"].placed_bytes == {0: 0}
+    looked_up(s, "w0", "w1")
+    copied(s)
+    s.end("fs-w0-a-0-0", "fs-w1-a-0-0")
+    both = [s.runs[name].stages[0] for name in ("w0", "w1")]
+    assert [int(stage.local[0] + stage.moved[0]) for stage in both] == [100 * MB] * 2
+    s.nothing_left()
+
+
+def test_a_step_that_is_dropped_shares_no_file() -> None:
+    """Nothing of it is remembered: neither the readers of the file nor the input of the stage."""
+    s = copying()
+    first, second = shard(s, "w0"), shard(s, "w1")
+    step(s.state, [first, second], s.now).drop()
+    assert s.state.data.file_readers == {}
+    assert (first.run.stages[0].spec.inputs, first.run.placed_bytes) == ((), {0: 100 * MB})

@@ -13,7 +13,7 @@ from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
+from flowsched.cluster.node.container_paths import MOST_MOUNTS, Refusal, SharedVolume, lay_out
 from flowsched.executor.protocol import InputFile, Pod
 from flowsched.values import replace
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
@@ -320,3 +320,34 @@ def test_a_member_that_does_not_deliver_has_nobody_who_would() -> None:
         assert "/out" in mounts(manifest)
         names = {each["name"] for each in w.container(manifest, "task")["env"]}
         assert {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= names
+
+
+REF = InputFile("file-0", ("/data/ref/hg38.fa#version=" + "a" * 32,))
+
+
+@pytest.mark.parametrize(
+    ("mount", "path"),
+    [((), "/data/ref/hg38.fa"), ((Mount("/data", "/run1"),), "/run1/ref/hg38.fa")],
+    ids=["at its own path", "in a mount"],
+)
+def test_a_copy_from_the_nodes_cache_covers_the_file_of_a_shared_volume(
+    mount: tuple[Mount, ...], path: str
+) -> None:
+    """The agent puts it into the pod's own volume. Nothing is written to the shared one, and steps cannot write to the copy."""
+    placed = Placed(path, source="/data/ref/hg38.fa", input="file-0")
+    manifest = written(Container((RUN,), (placed,), mounts=mount), inputs=(REF,))
+    order = orders.read(w.started(manifest, "stage-in", {})[0]["FLOWSCHED_ORDER"])
+    assert [given.path for given in order.inputs] == ["f/0-shared/hg38.fa"]
+    assert mounts(manifest)[path] == "inputs/f/0-shared/hg38.fa!"
+    assert (files_order(manifest)["copies"], files_order(manifest)["sources"][len(mount) :]) == ([], [])
+    assert w.started(manifest, "task", {})[0]["FLOWSCHED_INPUT_FILE_0"] == path
+
+
+def test_beyond_the_mounts_that_a_pod_may_have_a_file_is_read_where_it_lies() -> None:
+    """The copy has no path then: neither is anything copied over the file of the shared volume."""
+    many = tuple(Placed(f"/x/{number}/a", source=f"/data/{number}") for number in range(MOST_MOUNTS))
+    placed = Placed("/data/ref/hg38.fa", source="/data/ref/hg38.fa", input="file-0")
+    manifest = written(Container((RUN,), (*many, placed)), inputs=(REF,))
+    assert "/data/ref/hg38.fa" not in mounts(manifest)
+    assert files_order(manifest)["copies"] == []
+    assert ["/data/ref/hg38.fa", "/data/ref/hg38.fa", False] in files_order(manifest)["sources"]

@@ -46,6 +46,7 @@ from flowsched.executor.protocol import (
     ClusterEvent,
     Executor,
     Expired,
+    FileCopies,
     Fingerprint,
     Opened,
     Pairing,
@@ -135,6 +136,13 @@ class LocalCluster(Executor):
     def remote_reads(self) -> bool:
         """True: all nodes' caches are on one machine."""
         return True
+
+    @property
+    def file_copies(self) -> FileCopies:
+        """Of nodes with links of their own. Without its image a program has this machine's paths, but for those that move."""
+        if self._in_place:
+            return "never"
+        return "moved" if self._containers.images == "ignore" else "always"
 
     async def start(self) -> Sequence[NodeInfo]:
         """Open it, and say which nodes there are. Replicas in their caches follow as events.

@@ -267,8 +267,8 @@ class _Planner:
         for path, place in self._alone.items():
             self._own(path, place)
 
-    def _own(self, path: str, place: str) -> None:
-        self._mounts[path] = Bind(path, place)
+    def _own(self, path: str, place: str, *, read_only: bool = False) -> None:
+        self._mounts[path] = Bind(path, place, read_only=read_only)
         self._view[path] = place
 
     def _make_folders(self) -> None:
@@ -276,7 +276,11 @@ class _Planner:
 
         But for folders of outputs in one that a step works in: the program makes these by itself, as `mkdir out`.
         """
-        placed = [tidy(each.path) for each in self._container.inputs if each.source is None]
+        placed = [
+            tidy(each.path)
+            for each in self._container.inputs
+            if each.source is None or each.input is not None
+        ]
         unmade = _made_by_the_program(self._container)
         for path in (*placed, *(path for path, _ in _written(self._container))):
             if path in unmade:
@@ -306,16 +310,20 @@ class _Planner:
 
     def _input(self, number: int, placed: Placed) -> None:
         path = tidy(placed.path)
-        if placed.source is not None:
+        is_full = self._is_visible(path) and len(self._mounts) >= MOST_MOUNTS
+        if placed.source is not None and (placed.input is None or is_full):
             self._source(path, local_path(placed.source) or placed.source, placed.directory)
             return
         place = self._place(path)
         if placed.input is None:
             return
-        if place.startswith("/"):  # agents see no shared volume: stage-in brings it there
+        if place.startswith("/"):
             apart = f"f/{number}-shared/{posixpath.basename(path)}"
-            self._copies.append((apart, place))
             self._inputs[placed.input] = apart
+            if placed.source is not None:  # the copy covers the file, which stays as it is
+                self._own(path, apart, read_only=True)
+            else:  # agents see no shared volume: stage-in brings it there
+                self._copies.append((apart, place))
         else:
             self._inputs[placed.input] = place
 

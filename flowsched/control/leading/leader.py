@@ -273,6 +273,7 @@ class Leader:
                 epoch=self.leadership.epoch,
                 secret=self._secret,
                 remote_reads=self._executor.remote_reads,
+                file_copies=self._executor.file_copies,
                 memoizing=True,
             ),
             work=WorkState(next_address=first_address(self.leadership.epoch, self._secret)),

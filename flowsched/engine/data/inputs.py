@@ -201,9 +201,9 @@ def reads_outside(stage: StageRun) -> bool:
 
 
 def sources_of(spec: StageSpec) -> frozenset[str]:
-    """The files and folders that the containers of all shards of a stage read where every node sees them."""
+    """The files and folders that the containers of all shards of a stage read where they lie, and every node sees them."""
     placed = () if spec.container is None else spec.container.inputs
-    sources = [file.source for file in placed if file.source is not None]
+    sources = [file.source for file in placed if file.source is not None and file.input is None]
     return frozenset([each for each in sources if not (spec.scattered and _names_shard(each))])
 
 

@@ -1,24 +1,36 @@
-"""Choice of tier: the inputs that a task reads over the network where they lie, without a copy on its node (LOCALITY, b).
+"""Choice of tier: the inputs and files that a task reads where they lie, without a copy on its node (LOCALITY, b).
 
 A copy is written to its reader's disk before it is read, so it comes no faster than that disk; and where more is gathered than
 memory holds, it is read from there once more. Where links are faster than disks, a dataset with few readers arrives sooner if
 each of them reads it where it was written. A task holds its cores meanwhile, but less long than the copies would have taken it.
+
+Files that containers name on a storage of all nodes are read there. One that several tasks read (a reference) gets copies by the
+same rule, as data from outside do: it becomes an input of the stages that read it, and its copy lies at its path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.inputs import datasets_of
+from flowsched.engine.data.inputs import datasets_of, sources_of
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.data import FileReaders
 from flowsched.engine.state.work import PodRef
 from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import storage_at
 from flowsched.statement import Statement
+from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import EMPTY, InputSpec, Match
+from flowsched.workflow.spec import EMPTY, InputSpec, Match, StageSpec
+
+#: Smaller files are read where they lie: a look at a file, a copy and its record cost a task more than it gains.
+_LEAST_BYTES: Final = 32 << 20
+#: So many files and their readers are remembered.
+_MOST_FILES: Final = 100_000
 
 
 def reads_remotely(state: EngineState, run: WorkflowRun, stage: StageRun, spec: InputSpec) -> bool:
@@ -39,6 +51,79 @@ def reads_remotely(state: EngineState, run: WorkflowRun, stage: StageRun, spec: 
         return False
     link, disk = _middle(state.cluster.snapshot.nic_in), _middle(state.cluster.snapshot.disk_rate)
     return 0 < disk * readers_of(run, spec) < link
+
+
+def share_files(
+    state: EngineState, run: WorkflowRun, statement: Statement
+) -> list[tuple[WorkflowRun, StageRun]]:
+    """Note the files that a run's containers read where they lie. If enough tasks read one, their stages get it as an input.
+
+    Returns:
+        Stages that read such a file as an input from now on, of this run and of others that wait.
+    """
+    changed: dict[tuple[str, int], tuple[WorkflowRun, StageRun]] = {}
+    if not (state.policy.memoizing and state.policy.profile.of(run.spec.queue).locality):
+        return []
+    known = state.data.file_readers
+    for stage in run.stages:
+        if stage.state.terminal:
+            continue
+        for path in sorted(sources_of(stage.spec)):
+            if run.file_bytes.get(path, 0) < _LEAST_BYTES or not _can_be_copied(state, stage.spec, path):
+                continue
+            tasks, waiting = known.get(path, FileReaders())
+            tasks, waiting = tasks + stage.spec.tasks, (*waiting, (run.id, stage.number))
+            pays = _pays(state, path, tasks)
+            statement.pop(known, path)  # the dict is in the order of the last reads
+            statement.put(known, path, FileReaders(tasks, () if pays else waiting))
+            for workflow, number in waiting if pays else ():
+                reader = state.work.runs.get(workflow)
+                if reader is not None and not reader.stages[number].state.terminal:
+                    _read_as_input(state, reader, reader.stages[number], path, statement)
+                    changed[workflow, number] = reader, reader.stages[number]
+    while len(known) > _MOST_FILES:
+        statement.pop(known, next(iter(known)))
+    return list(changed.values())
+
+
+def _can_be_copied(state: EngineState, spec: StageSpec, path: str) -> bool:
+    """Whether the tasks of a stage can have a copy of a file in its place."""
+    container, copies = spec.container, state.policy.file_copies
+    assert container is not None
+    has_images = copies == "always" and all(step.image for step in container.steps)
+    placed = [each for each in container.inputs if each.source == path]
+    return copies != "never" and all(
+        not each.directory and (has_images or each.path != each.source) for each in placed
+    )
+
+
+def _pays(state: EngineState, path: str, tasks: int) -> bool:
+    """Whether copies of a file that so many tasks read come sooner than all of them can read it where it lies."""
+    snapshot, storage = state.cluster.snapshot, storage_at(state.policy.profile.storages, path)
+    if tasks < 2 or not len(snapshot):
+        return False
+    link, disk = _middle(snapshot.nic_in), _middle(snapshot.disk_rate)
+    if storage is not None and storage.read_rate:
+        link = min(link, storage.read_rate)
+    return not 0 < disk * tasks < link
+
+
+def _read_as_input(
+    state: EngineState, run: WorkflowRun, stage: StageRun, path: str, statement: Statement
+) -> None:
+    """A stage's container gets a file from the node's cache: tasks that wait are offered once its version is known."""
+    spec, container = stage.spec, stage.spec.container
+    assert container is not None
+    names = {number: f"file-{number}" for number, each in enumerate(container.inputs) if each.source == path}
+    placed = [replace(each, input=names.get(at, each.input)) for at, each in enumerate(container.inputs)]
+    inputs = (*spec.inputs, *(InputSpec(name, uri=path) for name in names.values()))
+    container = replace(container, inputs=tuple(placed))
+    statement.assign(stage, "spec", replace(spec, container=container, inputs=inputs))
+    if stage.number in run.placed_bytes:
+        left = run.placed_bytes[stage.number] - run.file_bytes[path]
+        statement.put(run.placed_bytes, stage.number, left)
+    statement.undo_with(state.work.inputs.clear)
+    state.work.inputs.pop((run.id, stage.number), None)
 
 
 def _middle(rates: NDArray[np.int64]) -> int:

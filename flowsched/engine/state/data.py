@@ -77,6 +77,13 @@ class Spread(NamedTuple):
     stages: tuple[int, ...]
 
 
+class FileReaders(NamedTuple):
+    """How many tasks have read a file of a storage that nodes share, or wait to; and the stages that read it where it lies."""
+
+    tasks: int = 0
+    in_place: tuple[tuple[str, int], ...] = ()
+
+
 class DataState(msgspec.Struct):
     """Copies that are under way, that are wanted, and the gather nodes for which some of them are made.
 
@@ -91,6 +98,7 @@ class DataState(msgspec.Struct):
         coming_in: (dataset, node) -> the part that is still to come, once some of it is under way.
         chosen: (workflow, stage) -> task -> (the node its inputs are copied to, why it was chosen).
         backoff: (dataset, node) -> when a transfer that failed is tried again.
+        file_readers: Path or file URI -> the tasks that read this file, the file that was read last at the end.
         read_from: (dataset, node) -> how many pods elsewhere read it there.
         pushes: (dataset, node) -> the copy to its gather node, and the stage that it is for: (want, workflow, stage).
         push_backlog: Node -> bytes of `pushes` to it.
@@ -114,6 +122,7 @@ class DataState(msgspec.Struct):
     coming_in: dict[tuple[int, int], Coming] = msgspec.field(default_factory=dict)
     chosen: dict[tuple[str, int], dict[int, tuple[int, str]]] = msgspec.field(default_factory=dict)
     backoff: dict[tuple[int, int], Backoff] = msgspec.field(default_factory=dict)
+    file_readers: dict[str, FileReaders] = msgspec.field(default_factory=dict)
     read_from: dict[tuple[int, int], int] = msgspec.field(default_factory=dict)
     pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = msgspec.field(default_factory=dict)
     push_backlog: dict[int, int] = msgspec.field(default_factory=dict)

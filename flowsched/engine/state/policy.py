@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from flowsched.executor.protocol import FileCopies
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import QueueTree
 
@@ -20,6 +21,7 @@ class PolicyState(msgspec.Struct):
             nothing.
         memoizing: The cache of results is asked for the stages that want it. Its answers come as events (`LookedUp`).
         remote_reads: Pods can read datasets on other nodes without a copy.
+        file_copies: Containers can have a copy of a file in its place: see `Executor.file_copies`.
     """
 
     profile: Profile = msgspec.field(default_factory=lambda: PROFILES["flowsched"])
@@ -28,4 +30,5 @@ class PolicyState(msgspec.Struct):
     secret: bytes = b""
     mounted: bool = False
     remote_reads: bool = False
+    file_copies: FileCopies = "never"
     memoizing: bool = False

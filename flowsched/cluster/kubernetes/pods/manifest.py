@@ -462,8 +462,9 @@ def _message_bytes(pod: Pod) -> Json:
 def _bound(mount: Bind) -> Json:
     """A mount of a container task as Kubernetes has it."""
     if mount.shared is None:
-        return {"name": "inputs", "mountPath": mount.path, "subPath": mount.inner}
-    body: Json = {"name": f"shared-{mount.shared}", "mountPath": mount.path, "readOnly": mount.read_only}
+        body: Json = {"name": "inputs", "mountPath": mount.path, "subPath": mount.inner}
+        return body | ({"readOnly": True} if mount.read_only else {})
+    body = {"name": f"shared-{mount.shared}", "mountPath": mount.path, "readOnly": mount.read_only}
     return body | ({"subPath": mount.inner} if mount.inner else {})
 
 
