@@ -259,6 +259,18 @@ def test_a_cache_elsewhere_is_a_mount_of_its_own(helm: str) -> None:
     assert environment(rendered, "flowsched-agent")["AGENT_CACHE"] == "/var/lib/flowsched/$(NODE_NAME)/cache"
 
 
+def test_an_agent_sees_the_volumes_that_are_named_for_it(helm: str) -> None:
+    """Read-only, at the path of the tasks; it may take files from there."""
+    shared = {"agent.shared[0].path": "/data", "agent.shared[0].volume.nfs.server": "nas"}
+    shared |= {"agent.shared[0].volume.nfs.path": "/lab"}
+    rendered = documents(rendered_helm(helm, {**LIKE_THE_BASE, **shared}))
+    spec = dict(pod_templates(rendered))["flowsched-agent"]["spec"]
+    assert {"name": "shared-0", "nfs": {"server": "nas", "path": "/lab"}} in spec["volumes"]
+    mounts = spec["containers"][0]["volumeMounts"]
+    assert {"name": "shared-0", "mountPath": "/data", "readOnly": True} in mounts
+    assert "--root=/data" in arguments(rendered, "flowsched-agent")
+
+
 @pytest.mark.kubernetes
 def test_an_upgrade_keeps_the_token(cluster: Cluster, helm: str) -> None:
     """Really installed, as another release: what was made at random the first time stays, and the tenant moves."""

@@ -14,7 +14,8 @@ import pytest
 
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.node.container_paths import SharedVolume
-from flowsched.executor.protocol import DeliveredFile, InputFile, Pod, PodEnded
+from flowsched.executor.datasets import versioned
+from flowsched.executor.protocol import DeliveredFile, Fingerprint, InputFile, Pod, PodEnded, Transfer
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.executors.executor_contract import pod
 from tests.kubernetes.exec_world import KubeWorld
@@ -317,6 +318,42 @@ async def test_a_node_without_an_agent(api: Connection, namespace: str, tmp_path
         assert end.container is not None
         assert end.container.outputs == (DeliveredFile("/out/b", f"{LAB}/b", 5),)
         assert (lab(world) / "b").read_text() == "given"
+
+
+async def test_a_reference_on_a_shared_volume_is_read_from_the_nodes_copy(
+    api: Connection, namespace: str, tmp_path: Path
+) -> None:
+    """Agents that see the volume know its files' sizes. A copy covers the file for the task, which cannot write to it."""
+    path = tmp_path / "seen" / "hg38.fa"
+    path.parent.mkdir()
+    path.write_text("ACGT\n")
+    shared = (SharedVolume("lab", str(path.parent)),)
+    async with KubeWorld(api, namespace, tmp_path, shared=shared) as world:
+        lab(world).mkdir(parents=True)
+        os.link(path, lab(world) / path.name)  # agents see the folder, and tasks the claim: one file
+        cluster, ear, _ = await world.open()
+        uri = str(path)
+        assert cluster.file_copies == "always"
+        assert await cluster.placed_sizes([uri, f"{uri}.fai", "/etc/passwd"]) == {uri: 5}
+        found = (await cluster.fingerprints([uri], by_content=False))[uri]
+        assert isinstance(found, Fingerprint)
+        dataset = versioned(uri, found.version)
+        await cluster.transfer([Transfer(dataset, 5, "node-0")])
+        await ear.transferred()
+        script = f"stat -c %i {uri}; cat {uri}; ! echo changed > {uri}"
+        placed = (Placed(uri, source=uri, input="file-0"),)
+        what = task(
+            step(script, stdout="/out/said"),
+            inputs=placed,
+            stage_inputs=(InputFile("file-0", (dataset,)),),
+            outputs=(Delivered("/out/said", f"{path.parent}/said"),),
+        )
+        await cluster.launch([what])
+        end = await ear.ended(what.name)
+        assert (end.exit_code, end.reason, end.message) == (0, "", "")
+        inode, bases = (lab(world) / "said").read_text().split()
+        assert (bases, path.read_text()) == ("ACGT", "ACGT\n")
+        assert int(inode) != path.stat().st_ino
 
 
 def document(script: str) -> bytes:

@@ -7,6 +7,7 @@ said to be there. Events are queued for one reader, as on the local cluster.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +50,7 @@ from flowsched.executor.protocol import (
     Binder,
     ClusterEvent,
     Executor,
+    FileCopies,
     Fingerprint,
     LeaderLease,
     NodeChanged,
@@ -69,6 +71,9 @@ from flowsched.log_lines import get_logger
 log = get_logger(__name__)
 
 SWEEP_S: Final = 5.0
+#: Sizes of files in one question to an agent, and how long submissions wait for its answer.
+_SIZES: Final = 500
+_SIZES_S: Final = 1.0
 PODS: Final = "/api/v1/pods"
 _GROUPS: Final[Mapping[Form, type[Any]]] = {
     Form.NATIVE_BETA: NativePodGroup,
@@ -282,6 +287,24 @@ class KubernetesCluster(Executor):
     async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
         """The fingerprints of datasets, as a node agent sees them."""
         return await self._agents.fingerprints(uris, by_content=by_content)
+
+    @property
+    def file_copies(self) -> FileCopies:
+        """Of files on shared volumes: a copy is mounted over the file's path. Agents that do not see them know no sizes."""
+        return "always" if self.settings.release.shared else "never"
+
+    async def placed_sizes(self, paths: Sequence[str]) -> Mapping[str, int]:
+        """As a node agent sees them, of few paths at a time: submissions wait for the answer."""
+        found: Mapping[str, Fingerprint | str] = {}
+        if self.settings.release.shared:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SIZES_S):
+                    found = await self._agents.fingerprints(paths[:_SIZES], by_content=False)
+        return {
+            path: each.size_bytes
+            for path, each in found.items()
+            if isinstance(each, Fingerprint) and each.size_bytes is not None
+        }
 
     async def lost_copies(self, uris: Sequence[str]) -> Sequence[ReplicaSeen]:
         """Copies that the agents which had them have no more."""

@@ -90,14 +90,15 @@ class Installation:
         self._origin.start()
         self.cluster.load("flowsched", "samtools", "numpy")
         self.database.execute("CREATE DATABASE flowsched TEMPLATE template0")
+        if self._shared:  # agents mount it
+            self.shared_folder.mkdir()
+            os.chown(self.shared_folder, TASKS_USER, TASKS_USER)
         self.helm("install", "flowsched", str(CHART), "--create-namespace", *self.values())
         if self._shared:
             self._share()
         self.ready()
 
     def _share(self) -> None:
-        self.shared_folder.mkdir()
-        os.chown(self.shared_folder, TASKS_USER, TASKS_USER)
         size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
         volume = {
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": CLAIM},
@@ -130,7 +131,12 @@ class Installation:
             "agent.cache.size": "1Gi",
             "agent.networks[0]": f"{address}/32",
             **(
-                {"tasks.shared[0].claim": CLAIM, "tasks.shared[0].path": str(self.shared_folder)}
+                {
+                    "tasks.shared[0].claim": CLAIM,
+                    "tasks.shared[0].path": str(self.shared_folder),
+                    "agent.shared[0].path": str(self.shared_folder),
+                    "agent.shared[0].volume.hostPath.path": str(self.shared_folder),
+                }
                 if self._shared
                 else {}
             ),

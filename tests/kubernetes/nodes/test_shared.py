@@ -91,3 +91,45 @@ def test_a_config_backend_in_a_pod(installed: Installation) -> None:
     assert (call / "execution/rc").read_text().strip() == "0"
     assert (call / "execution/stdout").read_text().strip() == "3307"
     assert owners(call / "execution") == {TASKS_USER}
+
+
+async def test_each_node_reads_a_reference_of_the_shared_volume_once(installed: Installation) -> None:
+    """Six tasks as Cromwell sends them (`root` == `dockerRoot`) read 40 MB: all but the first, which may start before the second
+    comes, see a copy of their node at the path of the file. After a change they see the new bytes.
+    """
+    shared = installed.shared_folder
+    reference, size = shared / "hg38.fa", 40_000_000
+
+    async def read(round_: str) -> set[int]:
+        """Let six tasks read it. Returns the inodes of the copies that they saw."""
+        reference.write_bytes(round_.encode() * size)
+        async with installed.client() as client:
+            runs = [await client.submit(document(f"{round_}{number}")) for number in range(6)]
+            for run in runs:
+                await run.wait(200, check=True)
+        said = [(shared / f"{round_}{number}.said").read_text().split() for number in range(6)]
+        assert {(first, count) for _, first, count in said} == {(round_, str(size))}
+        seen = [int(inode) for inode, _, _ in said]
+        assert seen.count(reference.stat().st_ino) <= 1
+        return set(seen) - {reference.stat().st_ino}
+
+    def document(name: str) -> dict[str, Any]:
+        script = f"stat -c %i {reference}; head -c 1 {reference}; echo; wc -c < {reference}"
+        step = {
+            "command": ["sh", "-c", script],
+            "image": image("debian").name,
+            "stdout": f"{shared}/{name}.said",
+        }
+        files = {
+            "inputs": [{"path": str(reference), "uri": str(reference)}],
+            "outputs": [{"path": f"{shared}/{name}.said", "uri": f"{shared}/{name}.said"}],
+        }
+        resources = {"cpu": "100m", "memory": "64Mi"}
+        return {
+            "name": "align",
+            "stages": [{"name": "task", "steps": [step], "files": files, "resources": resources}],
+        }
+
+    before, after = await read("A"), await read("C")
+    assert 1 <= len(before) <= 2
+    assert 1 <= len(after) <= 2
