@@ -93,6 +93,16 @@ def test_a_folder_with_a_path_out_of_it_is_no_dataset(
     assert at(odd).read_text() == "ACGT"
 
 
+def test_files_of_a_folder_on_a_shared_storage_are_datasets_one_by_one(cache: Cache, own: Path) -> None:
+    """Only the large ones have a version, so they are not all of the folder."""
+    large, small = (
+        left(own, f"d/{name}", uri=f"/lab/d/{name}", version=version)
+        for name, version in (("a", "t"), ("b", ""))
+    )
+    (entry,) = keep(cache, own, [Delivered("/out/d", "/lab/d", True)], [large, small])
+    assert entry.uri == versioned("/lab/d/a", "t")
+
+
 def test_wildcards_give_a_dataset_for_each_file(cache: Cache, own: Path) -> None:
     """Readers name the files, and not the folder."""
     files = [left(own, "w/1.txt"), left(own, "w/2.txt")]

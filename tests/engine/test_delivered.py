@@ -282,3 +282,13 @@ def test_a_step_that_is_dropped_shares_no_file() -> None:
     step(s.state, [first, second], s.now).drop()
     assert s.state.data.file_readers == {}
     assert (first.run.stages[0].spec.inputs, first.run.placed_bytes) == ((), {0: 100 * MB})
+
+
+def test_the_only_reader_of_a_delivered_file_goes_to_its_copy() -> None:
+    """The node that wrote it has kept it: the reader starts there, and nothing is read from the storage."""
+    s = copying()
+    s.tell(ReplicaSeen(VERSION, "n1", 100 * MB))
+    s.tell(shard(s, "w0"))
+    looked_up(s, "w0")
+    assert [(pod.name, pod.node) for pod in s.last.launches] == [("fs-w0-a-0-0", "n1")]
+    assert s.last.transfers == []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from flowsched import app
 from flowsched.cluster.local.settings import LocalSettings
@@ -122,3 +124,42 @@ async def test_tasks_after_a_change_read_the_new_bytes(tmp_path: Path) -> None:
     assert [rest for _, rest in before] == [f"A{SIZE}\n"] * 3
     assert [rest for _, rest in after] == [f"C{SIZE}\n"] * 3
     assert {inode for inode, _ in after} <= of_nodes(tmp_path / "root")
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder of another file system than the services' roots, as a storage is that nodes share."""
+    folder = tmp_path / "storage"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200M", "storage", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here (root can): {mounted.stderr!r}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_the_node_keeps_what_its_task_delivered_to_a_shared_storage(
+    tmp_path: Path, other_disk: Path
+) -> None:
+    """The reader sees the kept file of the writer's node. After another program has written to the delivered file it sees that."""
+    need_container_paths(tmp_path)
+    bam = other_disk / "a.bam"
+    write = {
+        "name": "write",
+        "executors": [
+            {"image": "alpine", "command": ["sh", "-c", "head -c 40000000 /dev/zero > /out/a.bam"]}
+        ],
+        "outputs": [{"url": str(bam), "path": "/out/a.bam", "type": "FILE"}],
+    }
+    async with two_nodes(tmp_path / "root", images="ignore") as service:
+        task = await service.until(await service.create(write))
+        assert task["state"] == "COMPLETE", task
+        (kept,) = (tmp_path / "root").glob("nodes/*/cache/*/a.bam")
+        inode, size = kept.stat().st_ino, kept.stat().st_size
+        ((seen, _),) = await run(service, [shard(tmp_path / "data", bam, 0, "/cromwell-executions")])
+        bam.write_bytes(b"C" * 40 * MB)
+        ((_, rest),) = await run(service, [shard(tmp_path / "data", bam, 1, "/cromwell-executions")])
+    assert (size, seen) == (40 * MB, inode)
+    assert rest == f"C{40 * MB}\n"

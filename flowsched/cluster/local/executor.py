@@ -325,6 +325,8 @@ class LocalCluster(Executor):
         """
         assert end.container is not None
         node, files = folder.parents[1].name, end.container.outputs
+        if self._in_place:
+            files = tuple(file for file in files if not file.uri.startswith("/"))
         container = None if live.pod is None else live.pod.container
         if node in self._caches:
             outputs = () if container is None else container.outputs

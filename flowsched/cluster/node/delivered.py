@@ -1,4 +1,5 @@
-"""Delivered objects: the bytes that a task wrote to an object store stay on its node, as datasets of the node's cache.
+"""Delivered objects: the bytes that a task wrote to an object store stay on its node, as datasets of the node's cache; so do large
+files that it wrote to a storage that nodes share.
 
 Each has the name that the next task's look at the object gives (`executor.datasets`). An object that was overwritten has another
 version, so no task takes the copy for it. The store has the bytes: a dataset that cannot be made is no failure.
@@ -63,7 +64,11 @@ def keep(
 
 def _datasets(outputs: Iterable[Delivered], files: Iterable[DeliveredFile]) -> dict[str, _Files]:
     """The datasets that delivered files make up, by name."""
-    folders = [each.uri.rstrip("/") + "/" for each in outputs if each.directory and not is_pattern(each.path)]
+    folders = [
+        each.uri.rstrip("/") + "/"
+        for each in outputs
+        if each.directory and not is_pattern(each.path) and not each.uri.startswith("/")
+    ]  # of a folder on a storage that nodes share only the large files come, each by itself
     found: dict[str, _Files] = {}
     trees: dict[str, dict[str, DeliveredFile]] = {}
     for file in files:

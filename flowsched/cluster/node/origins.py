@@ -23,6 +23,7 @@ import msgspec
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.safe_paths import DEEPEST, Unsafe
+from flowsched.cluster.local.runner.trees import file_version
 from flowsched.cluster.local.runner.uploads import EXTRAS, object_version
 from flowsched.cluster.node.cache import read_only
 from flowsched.cluster.node.space import check_room
@@ -607,14 +608,6 @@ def folder_version(tags: Mapping[str, str]) -> str:
 
 def _ms(moment: datetime | None) -> int | None:
     return None if moment is None else int(moment.timestamp() * 1000)
-
-
-def file_version(status: os.stat_result) -> str:
-    """The version of a file of this machine: another one has another inode, size, or time of change.
-
-    The kernel sets ctime at each change, and no program can set it back: a file that was moved, touched or copied over is noticed.
-    """
-    return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}-{status.st_ctime_ns}"
 
 
 def _path_state(path: Path, descriptor: int) -> Fingerprint:

@@ -98,8 +98,13 @@ def _can_be_copied(state: EngineState, spec: StageSpec, path: str) -> bool:
 
 
 def _pays(state: EngineState, path: str, tasks: int) -> bool:
-    """Whether copies of a file that so many tasks read come sooner than all of them can read it where it lies."""
+    """Whether copies of a file that so many tasks read come sooner than all of them can read it where it lies. A node may have one
+    of a file that a task has delivered.
+    """
     snapshot, storage = state.cluster.snapshot, storage_at(state.policy.profile.storages, path)
+    catalogue = state.cluster.catalogue
+    if any(map(catalogue.has_replica, catalogue.versions_of(path))):
+        return True
     if tasks < 2 or not len(snapshot):
         return False
     link, disk = _middle(snapshot.nic_in), _middle(snapshot.disk_rate)

@@ -40,7 +40,7 @@ from .safe_paths import (
     write_all,
     write_file,
 )
-from .trees import Durable, copy_bytes
+from .trees import Durable, copy_bytes, file_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ Send = Callable[[int, str], str]
 #: Files that get their names together: they wait for the disk together. Larger ones gain nothing by that, and need room twice.
 _STAGED = 256
 _STAGED_BYTES = 64 << 20
+#: Files up to this size are read where they were delivered, on a storage that all nodes see: see `engine.data.remote_reads`.
+_SHARED_BYTES = 32 << 20
 #: Files that are uploaded at a time: each waits for the network most of the time. As many are downloaded at a time.
 _UPLOADED = 8
 #: A write that has failed, and may do better, is tried again after each of these. Twice as long would not outlast more outages.
@@ -86,12 +88,18 @@ class Staging:
         if self.folder is None:
             return
         for name in list(self.files):
+            before = os.stat(name, dir_fd=self.folder.fd, follow_symlinks=False)
             try:
                 os.rename(name, name, src_dir_fd=self.folder.fd, dst_dir_fd=self.at.fd)
+                after = os.stat(name, dir_fd=self.at.fd, follow_symlinks=False)
             except OSError as error:
                 error.filename = join(self.path, name)
                 raise
-            yield self.files.pop(name)
+            record = self.files.pop(name)
+            same = (before.st_ino, before.st_size, before.st_mtime_ns)
+            if "place" in record and same == (after.st_ino, after.st_size, after.st_mtime_ns):
+                record["version"] = file_version(after)
+            yield record
 
     def close(self) -> None:
         """Remove what is left of it."""
@@ -157,8 +165,9 @@ class Delivery:
     def files(self) -> list[Record]:
         """Path, uri, size and version of each file that was delivered, in the order of the outputs.
 
-        The version is that of an object, as its store names it (`object_version`); "" where none is named, and of files. Of an
-        object with a version also the place on this machine of the file with the same bytes: its path, inode and time of change.
+        The version is that of an object, as its store names it (`object_version`), or of a large file that is on another disk now
+        (`file_version`); else "". With a version comes the place of the task's own file with the same bytes: its path, inode and
+        time of change.
         """
         return [self._noted[key] for key in self._found if key in self._noted]
 
@@ -343,11 +352,13 @@ class Delivery:
             return
         into = staging.open(temporary_name())
         try:
-            self.bring(path, fd, into, name, self._durable)
+            is_copy = self.bring(path, fd, into, name, self._durable)
         except OSError:
             remove(into, name)
             raise
         staging.files[name] = self.delivered(path, uri, status.st_size)
+        if is_copy and status.st_size > _SHARED_BYTES:
+            staging.files[name]["place"] = place_of(self.places.real(path), status)
         files, size = self._room_left
         self._room_left = files - 1, size - status.st_size
 
@@ -428,9 +439,9 @@ class Delivery:
             for name in self.places.listed(path):
                 yield from self.walk(join(path, name), (*above, here))
 
-    def bring(self, path: str, fd: int, at: int, name: str, durable: Durable) -> None:
+    def bring(self, path: str, fd: int, at: int, name: str, durable: Durable) -> bool:
         """Make a new file with the bytes of another; a hard link if the task wrote them, and they have no other
-        name and give no rights.
+        name and give no rights. Returns whether it is a copy.
         """
         status, real = os.fstat(fd), self.places.real(path)
         if inside(real, self.places.room) and status.st_nlink == 1 and not gives_rights(fd):
@@ -443,12 +454,13 @@ class Delivery:
             else:
                 if (made.st_dev, made.st_ino) == (status.st_dev, status.st_ino):
                     durable.add(fd)
-                    return
+                    return False
                 remove(at, name)  # the name is another file's by now
         with Opened(new_file(at, name)) as writing:
             copy_bytes(fd, writing)
             os.fchmod(writing, plain_mode(status.st_mode) | 0o600)
             durable.add(writing)
+        return True
 
     def upload(self, path: str, fd: int, uri: str) -> None:
         """Deliver one file to an object store, beside others; it is there after `flush`. Raises Refused, also for one before it."""
@@ -481,8 +493,7 @@ class Delivery:
             self._refused = self._refused or Refused("OutputFailed", why)
         else:
             record = self.delivered(path, uri, status.st_size) | {"version": version}
-            place = {"path": real, "inode": status.st_ino, "mtime_ns": status.st_mtime_ns}
-            self.note(record | {"place": place} if version else record)
+            self.note(record | {"place": place_of(real, status)} if version else record)
 
     def delivered(self, path: str, uri: str, size: int) -> Record:
         """The record of a file that is at its target, or only waits for the disk."""
@@ -494,6 +505,11 @@ class Delivery:
     def note(self, record: Record) -> None:
         """Remember a file that was delivered."""
         self._noted[str(record["path"]), str(record["uri"])] = record
+
+
+def place_of(path: str, status: os.stat_result) -> Record:
+    """Where a file lies that was delivered: another program may have replaced it since."""
+    return {"path": path, "inode": status.st_ino, "mtime_ns": status.st_mtime_ns}
 
 
 def _sent(fd: int, uri: str, send: Send, pauses_s: Iterable[float]) -> tuple[os.stat_result, str]:
