@@ -19,6 +19,7 @@ from flowsched.executor.protocol import (
     ReplicaSeen,
     Usage,
 )
+from flowsched.scheduling.policy.framework import Storage
 from flowsched.values import replace
 from tests.engine.scene import Scene, node
 
@@ -235,6 +236,16 @@ def test_a_file_stays_where_all_can_read_it_sooner_than_it_is_copied() -> None:
     assert len(s.launched) == 8
     s.tell(*(shard(s, f"v{number}") for number in range(2)))
     assert s.last.lookups == [("v0", 0), ("v1", 0)]
+
+
+def test_copies_pay_sooner_where_the_storage_is_slower_than_the_link() -> None:
+    """All together get 250 MB/s of it. A disk of 100 MB/s has a copy sooner than three tasks can read the file."""
+    s = copying(disk_rate=100 * MB, nic_in_rate=1_000 * MB)
+    s.state.policy.profile = replace(s.state.policy.profile, storages=(Storage("nfs", read_rate=250 * MB),))
+    s.tell(*(shard(s, f"w{number}") for number in range(2)))
+    assert len(s.launched) == 2
+    s.tell(shard(s, "v"))
+    assert s.last.lookups == [("v", 0)]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import pytest
 
 from flowsched.engine.events import Accepted
 from flowsched.engine.explain import explain
+from flowsched.engine.io_demand import storage_of
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import step
-from flowsched.executor.protocol import NodeChanged, PodEnded
+from flowsched.executor.protocol import NodeChanged, PodEnded, Usage
 from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
 from flowsched.scheduling.policy.framework import Storage, storage_at
 from flowsched.scheduling.policy.profile import document_of, policies_from
@@ -277,3 +278,26 @@ def test_a_heavy_reader_goes_where_the_link_is_fast_and_free(bound: int) -> None
     for number in range(2):
         one.tell(in_place(one, f"w{number}", f"/data/{number}"))
     assert [pod.node for pod in one.pods.values()] == ["n1", "n0"]
+
+
+def test_what_a_kind_was_measured_to_write_counts_on_the_storage_too() -> None:
+    """Five of the kind wrote 1 GB each; the next asks for a rate of writing beside that of reading."""
+    one = scene(cpu=8)
+    for number in range(6):
+        accepted = in_place(one, f"w{number}", f"/data/{number}")
+        accepted.run.spec = replace(accepted.run.spec, name="w")
+        one.tell(accepted)
+        one.start(f"fs-w{number}-t-0-0")
+        usage = Usage(cpu_ms=2_000, read_bytes=2_000 * MB, written_bytes=1_000 * MB)
+        if number < 5:
+            one.tell(PodEnded(f"fs-w{number}-t-0-0", one.now + 4_000, 0, usage=usage), after=4_000)
+    assert dict(one.state.cluster.snapshot.direct.rates) == {"nfs/read": 167_772_160, "nfs/write": 83_886_080}
+
+
+def test_a_file_that_is_copied_to_the_node_is_not_read_on_the_storage() -> None:
+    """Two tasks read one file: their bytes come as copies, so the tasks themselves ask the storage for nothing."""
+    one = scene(cpu=8)
+    one.state.policy.memoizing, one.state.policy.file_copies = True, "moved"
+    both = [in_place(one, f"w{number}", "/data/ref") for number in range(2)]
+    one.tell(*both)
+    assert [storage_of(one.state, each.run, each.run.stages[0], 0) for each in both] == [None, None]
