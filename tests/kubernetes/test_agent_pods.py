@@ -28,7 +28,8 @@ from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.orders import BadOrder
 from flowsched.cluster.node.cache import Cache
-from tests.kubernetes.agent_world import KEY, Node, Served, order, reads, several, signed, writes
+from flowsched.executor.datasets import uri_of, versioned
+from tests.kubernetes.agent_world import KEY, Node, Reply, Served, order, reads, several, signed, writes
 
 X = "flowsched:wf/a/0/1/x"
 
@@ -806,3 +807,138 @@ class _folder_in_memory:
 
     def __exit__(self, *_: object) -> None:
         subprocess.run(["rm", "-rf", str(self.path)], check=True)
+
+
+# --- delivered objects ---------------------------------------------------------------------------------------
+
+
+def delivered(node: Served, uid: str, name: str, uri: str, text: str = "ACGT") -> list[Any]:
+    """A file in the pod's own volume, as stage-out reports it once it is in the store."""
+    path = node.node.inputs(uid) / "d/0" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    if os.geteuid() == 0:
+        os.chown(path, 1000, 1000)  # the task's user
+    status = path.stat()
+    return [f"/out/{name}", uri, len(text), "tag", f"d/0/{name}", status.st_ino, status.st_mtime_ns]
+
+
+async def report(node: Served, uid: str, delivers: list[Any], files: list[list[Any]]) -> Reply:
+    """Stage-out's report of the files that its pod has delivered."""
+    return await node.outputs(uid, order(delivers=delivers), delivered=packing.packed(files))
+
+
+async def test_a_delivered_object_becomes_a_dataset_of_the_node(node: Served) -> None:
+    """By a rename, under its URL and its version; it is told, listed, sealed, and there after a second report."""
+    uid = node.node.pod()
+    file = delivered(node, uid, "a.bam", "s3://lab/a.bam")
+    seq = node.agent.news.seq
+    reply = await report(node, uid, [["s3://lab/a.bam", False]], [file])
+    name = versioned("s3://lab/a.bam", "tag")
+    assert reply.status == 200
+    assert [(each["uri"], each["present"]) for each in await node.told(seq, bool)] == [(name, True)]
+    assert await node.replicas() == {name: 4}
+    entry = node.agent.cache.find(name)
+    assert entry is not None
+    status = node.agent.cache.payload(entry).stat()
+    assert (status.st_ino, status.st_uid, stat.S_IMODE(status.st_mode)) == (file[5], os.geteuid(), 0o444)
+    assert not (node.node.inputs(uid) / "d/0/a.bam").exists()
+    assert (await report(node, uid, [["s3://lab/a.bam", False]], [file])).json == reply.json
+    assert await node.replicas() == {name: 4}
+    assert (await node.call("DELETE", "/v1/datasets", params={"uri": name})).status == 204
+
+
+async def test_folders_and_wildcards_of_a_pod(node: Served) -> None:
+    """A folder is one dataset with its tree; the matches of a wildcard are one each."""
+    uid = node.node.pod()
+    files = [
+        delivered(node, uid, "db/1", "s3://lab/db/1", "one"),
+        delivered(node, uid, "db/deep/2", "s3://lab/db/deep/2", "two"),
+        delivered(node, uid, "x.bam", "s3://lab/bams/x.bam"),
+    ]
+    await report(node, uid, [["s3://lab/db", True], ["s3://lab/bams/", False]], files)
+    found = {uri_of(uri): uri for uri in await node.replicas()}
+    assert set(found) == {"s3://lab/db/", "s3://lab/bams/x.bam"}
+    entry = node.agent.cache.find(found["s3://lab/db/"])
+    assert entry is not None
+    assert (node.agent.cache.payload(entry) / "deep/2").read_text() == "two"
+
+
+async def test_a_pod_vouches_for_nothing_but_its_own_outputs(node: Served) -> None:
+    """Not for another object of the bucket, one beside its folder, or a dataset that a workflow has made."""
+    uid = node.node.pod()
+    names = ("s3://lab/other", "s3://lab/out2/x", "s3://lab", "flowsched:wf/a/0/1/x", "s3://lab/out/a\nb", "")
+    files = [delivered(node, uid, f"{number}", uri) for number, uri in enumerate(names)]
+    reply = await report(node, uid, [["s3://lab/out", False], ["s3://", False], ["/", True]], files)
+    assert reply.status == 200
+    assert await node.replicas() == {}
+    assert len(os.listdir(node.node.inputs(uid) / "d/0")) == len(names)
+
+
+@pytest.mark.parametrize(
+    "place", ["../work/x", "d/../../work/x", "/etc/hostname", "linked/x", "link", "d/0", "", "d/0/gone", "p"]
+)
+async def test_no_place_leads_out_of_the_pods_volume(node: Served, tmp_path: Path, place: str) -> None:
+    """Nor is a link followed, a second name shared, or a pipe opened. What lies there stays."""
+    uid = node.node.pod()
+    victim = node.node.work(uid) / "x"
+    victim.write_text("ACGT")
+    inputs = node.node.inputs(uid)
+    (inputs / "d/0").mkdir(parents=True)
+    (inputs / "linked").symlink_to(node.node.work(uid))
+    (inputs / "link").symlink_to(victim)
+    os.mkfifo(inputs / "p")
+    status = victim.stat()
+    file = ["/out/x", "s3://lab/x", 4, "tag", place, status.st_ino, status.st_mtime_ns]
+    assert (await report(node, uid, [["s3://lab/x", False]], [file])).status == 200
+    assert await node.replicas() == {}
+    assert victim.read_text() == "ACGT"
+    assert node.node.half_made() == []
+
+
+@pytest.mark.parametrize("way", ["/etc/x", "../x", "../../../x", "a//b", "./a", "", "meta.json/.."])
+async def test_no_objects_name_leads_out_of_the_cache(node: Served, way: str) -> None:
+    """An object below a folder's, with a key that is no path in the dataset: there is none, and no file is made elsewhere."""
+    uid = node.node.pod()
+    files = [
+        delivered(node, uid, "1", "s3://lab/db/1"),
+        delivered(node, uid, "2", f"s3://lab/db/{way}"),
+    ]
+    before = sorted(str(found) for found in node.node.folder.rglob("*") if "/pods/" not in str(found))
+    await report(node, uid, [["s3://lab/db", True]], files)
+    assert await node.replicas() == {}
+    after = sorted(str(found) for found in node.node.folder.rglob("*") if "state" not in str(found))
+    assert [found for found in after if "/pods/" not in found] == [
+        found for found in before if "state" not in found
+    ]
+
+
+@pytest.mark.parametrize(
+    "listed", ["z:no", "[]", "{", "z:" + "A" * 40, '[["/a"]]', '[["a", "b", -1, "v", 1]]']
+)
+async def test_a_report_that_is_none_keeps_nothing(node: Served, listed: str) -> None:
+    """It is a report, and no request that can fail."""
+    uid = node.node.pod()
+    reply = await node.outputs(uid, order(delivers=[["s3://lab/x", False]]), delivered=listed)
+    assert reply.status == 200
+    assert await node.replicas() == {}
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs a second file system")
+async def test_a_delivered_object_comes_to_a_cache_on_another_disk(tmp_path: Path) -> None:
+    """As a copy, within the limit of the cache."""
+    if os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system")
+    with _folder_in_memory() as memory:
+        place = Node(tmp_path / "n")
+        async with Served(place, cache=memory / "cache", cache_bytes=10) as node:
+            uid = place.pod()
+            files = [
+                delivered(node, uid, "x", "s3://lab/x"),
+                delivered(node, uid, "large", "s3://lab/large", "x" * 11),
+            ]
+            await report(node, uid, [["s3://lab/x", False], ["s3://lab/large", False]], files)
+            name = versioned("s3://lab/x", "tag")
+            assert await node.replicas() == {name: 4}
+            got = await node.call("GET", "/v1/datasets", params={"uri": name})
+            assert got.body == b"ACGT"

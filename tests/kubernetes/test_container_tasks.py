@@ -14,13 +14,14 @@ import pytest
 
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.node.container_paths import SharedVolume
-from flowsched.executor.datasets import versioned
-from flowsched.executor.protocol import DeliveredFile, Fingerprint, InputFile, Pod, PodEnded, Transfer
+from flowsched.executor.datasets import uri_of, versioned
+from flowsched.executor.protocol import DeliveredFile, Fingerprint, InputFile, Pod, PodEnded, ReplicaSeen, Transfer
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.executors.executor_contract import pod
-from tests.kubernetes.exec_world import KubeWorld
+from tests.kubernetes.exec_world import KubeWorld, make
 from tests.kubernetes.hollow.templates import NodeTemplate
 from tests.kubernetes.service_world import serving
+from tests.object_store import object_store
 
 pytestmark = [
     pytest.mark.kubernetes,
@@ -300,6 +301,38 @@ async def test_more_files_than_a_message_holds(world: KubeWorld) -> None:
     assert end.container is not None
     assert len({each.uri for each in end.container.outputs}) == 1200
     assert len(os.listdir(lab(world) / "many")) == 1200
+
+
+async def test_a_delivered_object_stays_on_its_node(
+    api: Connection, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As datasets by the ETags of the uploads, which are reported before the end; the objects are in the store."""
+    with object_store(monkeypatch) as bucket:
+        nodes = [NodeTemplate("node-0", cpu="16")]
+        async with KubeWorld(api, namespace, tmp_path, nodes, steps_secret="store") as world:
+            keys = {name: os.environ[name] for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID")}
+            keys |= {name: os.environ[name] for name in ("AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")}
+            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "stringData": keys}
+            await make(world.client, f"/api/v1/namespaces/{namespace}/secrets", secret)
+            cluster, ear, _ = await world.open()
+            what = task(
+                step("echo aligned > /out/a.bam; mkdir /out/db; echo one > /out/db/1; echo two > /out/db/2"),
+                outputs=(
+                    Delivered("/out/a.bam", "s3://lab/a.bam"),
+                    Delivered("/out/db", "s3://lab/db", directory=True),
+                ),
+            )
+            await cluster.launch([what])
+            end = await ear.ended(what.name)
+            assert (end.exit_code, end.reason, end.message) == (0, "", "")
+            tag = bucket.head_object(Bucket="lab", Key="a.bam")["ETag"].strip('"')
+            seen = [event for event in ear.heard if isinstance(event, ReplicaSeen | PodEnded)]
+            assert isinstance(seen[-1], PodEnded)
+            kept = {event.uri: event for event in seen[:-1] if isinstance(event, ReplicaSeen)}
+            assert {uri_of(uri) for uri in kept} == {"s3://lab/a.bam", "s3://lab/db/"}
+            assert kept[versioned("s3://lab/a.bam", tag)].size_bytes == 8
+            assert end.container is not None
+            assert end.container.outputs[0] == DeliveredFile("/out/a.bam", "s3://lab/a.bam", 8, tag)
 
 
 async def test_a_node_without_an_agent(api: Connection, namespace: str, tmp_path: Path) -> None:

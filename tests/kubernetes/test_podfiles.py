@@ -446,10 +446,13 @@ def test_outputs_go_to_an_object_store(tmp_path: Path, bucket: Any) -> None:
     task.ended(0)
     told = task.deliver()
     assert told["reason"] == ""
-    assert told["delivered"] == [
+    assert [each[:4] for each in told["delivered"]] == [
         ["/out/a.txt", "s3://lab/run/a", 3, "f97c5d29941bfb1b2fdab0874906ab82"],
         ["/out/deep/x.bam", "s3://lab/bams/deep/x.bam", 4, "9f5b6d9a034d175868bf593885b7dc4e"],
     ]
+    for each, place in zip(told["delivered"], ("d/0/a.txt", "d/0/deep/x.bam"), strict=True):
+        status = (task.inputs / place).stat()
+        assert each[4:] == [place, status.st_ino, status.st_mtime_ns]
     assert bucket.get_object(Bucket="lab", Key="bams/deep/x.bam")["Body"].read() == b"two!"
 
 

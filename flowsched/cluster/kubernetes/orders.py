@@ -75,6 +75,9 @@ class Order:
     folders: tuple[str, ...]  #: to be made in `work`
     gang: Gang | None
     expires_ms: int  #: wall clock; until then it can begin something
+    delivers: tuple[
+        tuple[str, bool], ...
+    ] = ()  #: the URIs that it may deliver objects to; True = a folder is one dataset
 
     @property
     def uris(self) -> tuple[str, ...]:
@@ -141,10 +144,15 @@ def check_uri(uri: str) -> None:
     Raises:
         BadOrder: It is empty, too long, or holds something that is not printed.
     """
-    if not 0 < len(uri) <= LONGEST_URI or any(
-        ord(char) < 0x20 or 0xD7FF < ord(char) < 0xE000 for char in uri
-    ):
+    if not is_uri(uri):
         raise BadOrder(f"not the name of a dataset: {uri[:100]!r}")
+
+
+def is_uri(text: str) -> bool:
+    """Whether a text can be the name of a dataset."""
+    return 0 < len(text) <= LONGEST_URI and not any(
+        ord(char) < 0x20 or 0xD7FF < ord(char) < 0xE000 for char in text
+    )
 
 
 def placed(stage_input: Input, names: Mapping[str, str]) -> Iterator[Placed]:
@@ -176,6 +184,7 @@ def _order(raw: Any) -> Order:
         folders=tuple(_text(each) for each in _list(raw["folders"]) if each not in ("", ".")),
         gang=None if gang is None else _gang(gang),
         expires_ms=_number(raw["expires_ms"]),
+        delivers=tuple((_text(uri), folder is True) for uri, folder in _list(raw.get("delivers", []))),
     )
 
 

@@ -6,12 +6,14 @@ Containers write these texts, so any content is data: what cannot be decoded cou
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from flowsched.cluster.kubernetes.packing import unpacked
-from flowsched.executor.protocol import DeliveredFile, Published
+from flowsched.executor.protocol import DeliveredFile, Published, SourceFile
+from flowsched.values import replace
 
 #: A kubelet takes 4 KiB; a longer message was not written by our steps, and is cut.
 LONGEST_MESSAGE: Final = 4096
@@ -32,6 +34,13 @@ class _File(msgspec.Struct, frozen=True, array_like=True):
     uri: str
     size_bytes: Count
     version: str = ""
+    place: str = ""  #: in the pod's volume `inputs`, of a file that the node's cache may take
+    inode: int = 0
+    mtime_ns: int = 0
+
+
+def _delivered(file: _File) -> DeliveredFile:
+    return DeliveredFile(shortened(file.path), shortened(file.uri), file.size_bytes, shortened(file.version))
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -54,16 +63,23 @@ class Result(msgspec.Struct, frozen=True):
     @property
     def files(self) -> tuple[DeliveredFile, ...]:
         """The files that were taken out of a container."""
-        listed = self.delivered
-        if isinstance(listed, str):
-            try:
-                listed = _read(unpacked(listed), tuple[_File, ...]) or ()
-            except (ValueError, zlib.error):
-                return ()
-        return tuple(
-            DeliveredFile(shortened(each.path), shortened(each.uri), each.size_bytes, shortened(each.version))
-            for each in listed
-        )
+        return tuple(_delivered(each) for each in self._listed)
+
+    def placed(self, volume: str) -> Iterator[DeliveredFile]:
+        """The files that the node's cache may take, each with its place. `volume`: the path of the pod's volume `inputs`."""
+        for each in self._listed:
+            if each.place and each.version:
+                place = SourceFile(f"{volume}/{each.place}", each.inode, each.mtime_ns)
+                yield replace(_delivered(each), place=place)
+
+    @property
+    def _listed(self) -> tuple[_File, ...]:
+        if not isinstance(self.delivered, str):
+            return self.delivered
+        try:
+            return _read(unpacked(self.delivered), tuple[_File, ...]) or ()
+        except (ValueError, zlib.error):
+            return ()
 
     @property
     def published(self) -> tuple[Published, ...]:

@@ -7,6 +7,7 @@ version, so no task takes the copy for it. The store has the bytes: a dataset th
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -14,10 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.local.runner import safe_paths
-from flowsched.cluster.local.runner.bounds import inside
 from flowsched.cluster.local.runner.patterns import is_pattern
-from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe
-from flowsched.cluster.local.runner.trees import seal
+from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, new_file, parts_of, plain_mode
+from flowsched.cluster.local.runner.trees import copy_bytes, seal
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import folder_version
 from flowsched.executor.datasets import parse, versioned
@@ -46,8 +46,9 @@ def keep(
 
     Args:
         cache: Of its node.
-        own: The attempt's folder. Other programs may write to files elsewhere, to files with a second name, and to those of other
-            accounts: these stay where they are. A copy of them would take room and time before the attempt's end is reported.
+        own: The attempt's folder, or its pod's volume. Other programs may write to files elsewhere, to files with a second name,
+            and to those of accounts that this process cannot take them from: these stay where they are. A copy of them would take
+            room and time before the attempt's end is reported.
         outputs: Of its container: a folder becomes one dataset.
         files: That were delivered; those without a version or a place are left out.
         limit_bytes: The most that the cache may have; 0 = any number.
@@ -115,21 +116,28 @@ def _keep(cache: Cache, own: Path, name: str, parts: _Files, size: int) -> Entry
 
 
 def _bring(place: SourceFile, own: Path, target: str) -> None:
-    """Move a file to a new path.
+    """Move a file to a new path, or copy it to another disk.
 
     Raises:
         Unsafe: It is not the file that was delivered, or other accounts or programs may write to it.
         OSError: It cannot be moved.
     """
     name, path = os.path.basename(place.path), place.path
-    if not inside(path, str(own)):
-        raise Unsafe(f"{path} is no file of the attempt's own")
+    parts_of(path.removeprefix(f"{own}/"))
     with safe_paths.parent(path) as at, Opened(safe_paths.open_file(at, name)) as reading:
         status = os.fstat(reading)
-        if status.st_uid != os.geteuid():
+        if os.geteuid() not in (0, status.st_uid):
             raise Unsafe(f"{path} belongs to another account, as of a container's root")
         if (status.st_ino, status.st_mtime_ns, status.st_nlink) != (place.inode, place.mtime_ns, 1):
             raise Unsafe(f"{path} was written to or replaced since it was delivered, or has a second name")
-        os.rename(name, target, src_dir_fd=at)
-        if os.lstat(target).st_ino != status.st_ino:
-            raise Unsafe(f"{path} was replaced")
+        try:
+            os.rename(name, target, src_dir_fd=at)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            with Opened(new_file(None, target)) as writing:
+                copy_bytes(reading, writing)
+                os.fchmod(writing, plain_mode(status.st_mode) | 0o400)
+        else:
+            if os.lstat(target).st_ino != status.st_ino:
+                raise Unsafe(f"{path} was replaced")

@@ -57,9 +57,13 @@ class Volumes:
         except FileNotFoundError as error:
             raise NoVolume(f"this node has no volume {volume!r} of a pod {uid}") from error
 
+    def path(self, uid: str, volume: str) -> Path:
+        """The path of a volume's folder, of a pod whose uid was checked."""
+        return self.pods.joinpath(uid, *_KIND, volume)
+
     def has(self, uid: str) -> bool:
         """Whether the volumes of a pod are still there: then what was linked into them is in use."""
-        return is_uid(uid) and self.pods.joinpath(uid, *_KIND, WORK).is_dir()
+        return is_uid(uid) and self.path(uid, WORK).is_dir()
 
 
 def is_uid(text: str) -> bool:

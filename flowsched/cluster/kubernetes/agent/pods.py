@@ -30,13 +30,16 @@ from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link
 from flowsched.cluster.kubernetes.objects.names import address_below, pod_name
 from flowsched.cluster.kubernetes.orders import Order, manifest, placed
+from flowsched.cluster.kubernetes.step_messages import Result
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.outputs import Refused, find_outputs
-from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.cache import Cache, Entry
+from flowsched.cluster.node.delivered import keep
 from flowsched.cluster.node.environment import gang_files
 from flowsched.cluster.node.origins import NotFetched
 from flowsched.executor.protocol import Roster
 from flowsched.log_lines import get_logger
+from flowsched.workflow.spec import Delivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +377,8 @@ class Pods:
             outcome |= await asyncio.to_thread(self._used, uid)  # now that all it wrote has reached the disk
             if request.delivered:
                 outcome["delivered"] = request.delivered
+                for entry in await asyncio.to_thread(self._keep, request):
+                    self._news.replica(entry.uri, entry.size_bytes, present=True)
         except Refused as refusal:
             reason, message = refusal.args
             outcome = {"outputs": [], "reason": reason, "message": message[:2000]}
@@ -390,6 +395,15 @@ class Pods:
             reason=outcome.get("reason", ""),
         )
         return outcome
+
+    def _keep(self, request: Request) -> list[Entry]:
+        """Make datasets of the objects that the pod has delivered, but only to the URIs of its order."""
+        order, volume = request.order, self._volumes.path(request.uid, INPUTS)
+        own = tuple(f"{top}/" for uri, _ in order.delivers if "://" in (top := uri.rstrip("/")))
+        listed = Result(delivered=request.delivered).placed(str(volume))
+        files = [each for each in listed if orders.is_uri(each.uri) and f"{each.uri}/".startswith(own)]
+        outputs = [Delivered("", uri, folder) for uri, folder in order.delivers]
+        return keep(self._cache, volume, outputs, files, self._cache.limit_bytes)
 
     def _find_outputs(self, request: Request) -> tuple[dict[str, Any], ...]:
         with self._volumes.open(request.uid, WORK) as work:

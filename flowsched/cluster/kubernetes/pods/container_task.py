@@ -373,6 +373,11 @@ def order_of(
         "folders": sorted((parents - {"."}) | {TEMPORARY}),
         "gang": _gang_order(pod, service) if pod.gang else None,
         "expires_ms": expires_ms,
+        "delivers": [
+            (output.uri, output.directory and not is_pattern(output.path))
+            for output in (_delivered(pod.container) if pod.container is not None else ())
+            if local_path(output.uri) is None
+        ],
     }
 
 

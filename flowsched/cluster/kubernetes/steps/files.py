@@ -29,6 +29,8 @@ from flowsched.cluster.local.runner.uploads import Stores
 # ---- stage-in and stage-out ----
 
 
+#: No file of a longer list has a place: the agent takes none of them. A request has 2 MiB at most.
+_MOST_PLACED: Final = 10_000
 #: The message has the last so many bytes of each of a step's files.
 TAIL_BYTES: Final = 10 << 10
 #: A step that is told to end so shortly before its timeout is taken to have run into it: pods begin before their first step.
@@ -164,8 +166,8 @@ def deliver(env: Env) -> Message:
     """Take the outputs out, write the files that shall be left, and return the message about both.
 
     Returns:
-        `delivered` ([path, uri, bytes] of each file, of an object also its version), `stdio` (the ends of the steps' files),
-        `reason` and `message`.
+        `delivered` ([path, uri, bytes] of each file, of an object also its version, and of one whose file lies in the pod's volume
+        `inputs` also its path there, inode and time of change), `stdio` (the ends of the steps' files), `reason` and `message`.
     """
     order = _order(env)
     places = _places(order, env)
@@ -182,10 +184,13 @@ def deliver(env: Env) -> Message:
         failed = deliver_all(
             delivery, outputs, lambda _what, _target, act: _insist(act, _TRIES if ending.well else 1)
         )
-        message["delivered"] = [
-            [each["path"], each["uri"], each["size"], *filter(None, [each["version"]])]
-            for each in delivery.files
-        ]
+        files, room = delivery.files, f"{places.room}/"
+        for each in files:
+            record = [each["path"], each["uri"], each["size"], *filter(None, [each["version"]])]
+            place: Json = each.get("place", {"path": ""})  # type: ignore[assignment]
+            if place["path"].startswith(room) and len(files) <= _MOST_PLACED:
+                record += [place["path"].removeprefix(room), place["inode"], place["mtime_ns"]]
+            message["delivered"].append(record)
     if failed is not None:
         path, error = failed
         reason, why = error.args if isinstance(error, Refused) else ("OutputFailed", _why(error))

@@ -34,6 +34,10 @@ from flowsched.cluster.kubernetes.exit_codes import (
 #: How long an agent may be silent. A task's outputs are worth a longer wait than its start.
 _START_PATIENCE_S: Final = 60.0
 _END_PATIENCE_S: Final = 600.0
+#: The report of a task's end waits so long for an agent that is away, for copies of what a store has anyway.
+_COPY_PATIENCE_S: Final = 5.0
+#: So many fields of a delivered file are in the termination message; the rest is for the agent.
+_REPORTED: Final = 4
 _READY_S: Final = 30.0
 #: A connection is made within so long, and an answer begins within so long; the agent answers each 20 s, if only to say
 #: that it is still at it.
@@ -114,8 +118,13 @@ def stage_out(env: Env) -> int:
         from flowsched.cluster.kubernetes.steps import files
 
         message = files.deliver(env)
-        if env.get("FLOWSCHED_AGENT") and json.loads(fitted(message, _limit(env))).get("undelivered"):
-            _keep_list(env, message["delivered"])
+        delivered = message["delivered"]
+        message["delivered"] = [each[:_REPORTED] for each in delivered]
+        if env.get("FLOWSCHED_AGENT"):
+            if json.loads(fitted(message, _limit(env))).get("undelivered"):
+                _report_delivered(env, delivered, _START_PATIENCE_S)
+            elif message["delivered"] != delivered:
+                _report_delivered(env, delivered, _COPY_PATIENCE_S)
         return _end_with(env, DONE, message)
     if not env.get("FLOWSCHED_AGENT"):
         from flowsched.cluster.kubernetes.steps import alone
@@ -128,14 +137,16 @@ def stage_out(env: Env) -> int:
     return _end_with(env, DONE, {"outputs": [], "reason": "", "message": "", **answer})
 
 
-def _keep_list(env: Env, files: list[Any]) -> None:
-    """Give a list of files that no message holds to the agent; it is a report, and no failure where that cannot be."""
+def _report_delivered(env: Env, files: list[Any], patience_s: float) -> None:
+    """Report all delivered files to the agent. Its cache takes objects, and it keeps a list that no message holds. An agent that
+    does not answer is no failure.
+    """
     from flowsched.cluster.kubernetes.packing import packed
 
     body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work"), "delivered": packed(files)}
-    status, answer = _persist(env, "outputs", body, _START_PATIENCE_S)
+    status, answer = _persist(env, "outputs", body, patience_s)
     if status != 200:
-        print(f"the agent has not kept the list of {len(files)} files: {status} {answer}", file=sys.stderr)
+        print(f"the agent has not taken the list of {len(files)} files: {status} {answer}", file=sys.stderr)
 
 
 def ready(env: Env) -> int:
