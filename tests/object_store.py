@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ class Store:
         import boto3
         from moto.server import ThreadedMotoServer
 
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for each request
         self._server: Any = ThreadedMotoServer(ip_address=self._address, port=0, verbose=False)
         self._server.start()
         self._server._server.app = self._counted(self._server._server.app)

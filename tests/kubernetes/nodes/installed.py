@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from flowsched.client import Client
 from tests.kubernetes.hollow.binaries import find
 from tests.kubernetes.nodes.cluster import RealCluster
+from tests.object_store import Store
 from tests.postgres import Server
 from tests.programs import NotStarted, Program
 
@@ -29,6 +30,7 @@ TENANT: Final = "flowsched"
 TOKEN: Final = "a-token-of-these-tests-only"
 AGENT_KEY: Final = "a-key-of-the-agents-of-these-tests"
 CLAIM: Final = "lab"
+STORE: Final = "store"
 TASKS_USER: Final = 1000  # tasks.runAsUser of the chart
 _ORIGIN_PORT: Final = 8480
 _WITHIN_S: Final = 120
@@ -44,6 +46,7 @@ class Installation:
         shared: Whether tasks have a volume that all nodes see, `shared_folder`.
 
     Attributes:
+        store: An S3 server of this machine with the bucket `lab`; agents read from it, and stage-out writes to it.
         origin: Where the nodes fetch inputs from: `data/` and `programs/` of our workflows, and what is put into
             `origin_folder`.
         shared_folder: Of this machine, and at the same path in the pods of tasks. It is their user's, as an administrator would
@@ -58,6 +61,7 @@ class Installation:
         self.replicas = replicas
         self.shared_folder = cluster.folder / "shared"
         self._shared = shared
+        self.store = Store(cluster.network.address)
         self.origin = f"http://{cluster.network.address}:{_ORIGIN_PORT}"
         self.origin_folder = cluster.folder / "origin"
         python = [
@@ -88,12 +92,16 @@ class Installation:
         for name in ("data", "programs"):
             (self.origin_folder / name).symlink_to(WORKFLOWS / name)
         self._origin.start()
+        self.store.start()
         self.cluster.load("flowsched", "samtools", "numpy")
         self.database.execute("CREATE DATABASE flowsched TEMPLATE template0")
         if self._shared:  # agents mount it
             self.shared_folder.mkdir()
             os.chown(self.shared_folder, TASKS_USER, TASKS_USER)
         self.helm("install", "flowsched", str(CHART), "--create-namespace", *self.values())
+        keys = {"stringData": dict(self.store.variables), "metadata": {"name": STORE, "namespace": TENANT}}
+        secret = json.dumps({"apiVersion": "v1", "kind": "Secret", **keys})
+        self.cluster.kubectl("apply", "-f", "-", stdin=secret)
         if self._shared:
             self._share()
         self.ready()
@@ -116,6 +124,7 @@ class Installation:
         """Take the release away, and its namespaces."""
         self.helm("uninstall", "flowsched")
         self._origin.kill()
+        self.store.stop()
         self.cluster.kubectl("delete", "namespace", SYSTEM, TENANT, "--ignore-not-found", timeout_s=180)
         self.database.execute("DROP DATABASE flowsched WITH (FORCE)")
 
@@ -130,6 +139,12 @@ class Installation:
             "resources.requests.cpu": "100m",
             "agent.cache.size": "1Gi",
             "agent.networks[0]": f"{address}/32",
+            "tasks.stepsSecret": STORE,
+            **{
+                f"agent.extraEnv[{number}].{field}": text
+                for number, variable in enumerate(self.store.variables.items())
+                for field, text in zip(("name", "value"), variable, strict=True)
+            },
             **(
                 {
                     "tasks.shared[0].claim": CLAIM,
