@@ -14,6 +14,8 @@ import hashlib
 import re
 from typing import Final, NamedTuple
 
+#: Names of outputs of tasks begin so: copies of them are on nodes alone.
+INTERMEDIATE: Final = "flowsched:"
 _MARK: Final = "#version="
 _OF_RUN: Final = "of-"
 _NAME: Final = re.compile(rf"(.*){_MARK}([0-9a-f]{{32}}|{_OF_RUN}[0-9A-Za-z-]+)", re.DOTALL)

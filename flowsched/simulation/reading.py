@@ -34,7 +34,6 @@ class Running:
         default_factory=dict
     )  #: inputs it reads straight from another node, and that node
     straight: frozenset[int] = frozenset()  #: outputs it writes straight to the storage
-    delivers: bool = False  #: it ends when its outputs are on the storage, too
     fetch: tuple[
         tuple[int, int], ...
     ] = ()  #: (input, place) it copies to its node itself, before it computes

@@ -17,10 +17,9 @@ from flowsched.engine.recovery import make_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import Step, step
+from flowsched.executor.datasets import INTERMEDIATE
 from flowsched.executor.nodes import Load, LoadMeasured
 from flowsched.executor.protocol import (
-    ContainerReport,
-    DeliveredFile,
     NodeChanged,
     Pod,
     PodEnded,
@@ -176,15 +175,23 @@ class Simulation:
             ]
 
     def _submit(self, number: int, submissions: Sequence[Submission]) -> None:
-        """The client of a workload submits some of it. The service finds out the sizes of files that are on the storage."""
+        """The client of a workload submits some of it. The service finds out the sizes of files that are on the storage.
+
+        An engine's task reads what earlier tasks wrote by its URL. With locality, such a version lies on nodes alone.
+        """
         workload = self.workloads[number]
         for submission in submissions:
+            versions = {}
             for uri, file in submission.files.items():
                 self._files[uri] = number, file
-                if STORAGE in self.world.at[number, file]:
+                if self.profile.locality and workload.files[file].producer is not None:
+                    versions[uri] = self._uris[number, file] = f"{INTERMEDIATE}{uri}"
+                    self._files[versions[uri]] = number, file
+                elif STORAGE in self.world.at[number, file]:
                     self.state.cluster.catalogue.intern(uri, workload.files[file].size, True)
             seq = len(self._clients.submitted)
             run = make_run(self.state, f"w{seq}", submission.spec, seq)
+            run.versions.update(versions)
             self._clients.submitted[run.id] = number, submission
             self._events.append(Accepted(run))
 
@@ -252,7 +259,6 @@ class Simulation:
             start=self.world.now,
             attempt=pod.attempt,
             shared=not self.profile.locality,
-            delivers=bool(workload.by_task),
             remote={
                 self._files[uri][1]: self.state.cluster.snapshot.index[at] for uri, at in pod.remote.items()
             },
@@ -295,27 +301,16 @@ class Simulation:
             self._files[output.uri] = file
             self._uris[file] = output.uri
             published.append(Published(output.name, output.uri, self.world.file(file).size))
-            if workload.keep_final and self.world.file(file).final and not running.shared:
-                self._uploads[running.node].append(file)
+        written = [(running.workload, number) for number in job.outputs] if not running.shared else []
+        if workload.by_task:  # of the files that a container leaves, the executor reports the copies
+            self._events += [
+                ReplicaSeen(self._uris[file], pod.node, self.world.file(file).size) for file in written
+            ]
+        if workload.keep_final:
+            self._uploads[running.node] += [file for file in written if self.world.file(file).final]
         self._upload(running.node)
-        report = self._delivered(pod, running)
         used = self._used(running)
-        self._events.append(
-            PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published), usage=used, container=report)
-        )
-
-    def _delivered(self, pod: Pod, running: Running) -> ContainerReport | None:
-        """The files that an engine's task has delivered to the storage; its node has a replica of each."""
-        if pod.container is None or not running.delivers:
-            return None
-        sizes = {each.uri: self.world.file(self._files[each.uri]).size for each in pod.container.outputs}
-        if not running.shared:
-            self._events += [ReplicaSeen(uri, pod.node, size) for uri, size in sizes.items()]
-        return ContainerReport(
-            outputs=tuple(
-                DeliveredFile(each.path, each.uri, sizes[each.uri]) for each in pod.container.outputs
-            )
-        )
+        self._events.append(PodEnded(pod.name, self._now_ms(), 0, outputs=tuple(published), usage=used))
 
     def _used(self, running: Running) -> Usage:
         """The usage that an executor would measure: CPU time, bytes through system calls, and bytes of a disk."""

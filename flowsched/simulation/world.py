@@ -289,7 +289,7 @@ class World:
         self.later(self.now + self.job(running).compute_s, lambda: self._write(running))
 
     def _write(self, running: Running) -> None:
-        """Write the outputs: to the node's disk, straight to the storage, or to the disk and from there to the storage."""
+        """Write the outputs: to the node's disk, or straight to the storage."""
         if running.over:
             return
         job, node = self.job(running), running.node
@@ -297,7 +297,7 @@ class World:
         running.waiting = 1
 
         local = [number for number in job.outputs if not running.shared and number not in running.straight]
-        away = [number for number in job.outputs if running.delivers or number not in local]
+        away = [number for number in job.outputs if number not in local]
 
         def written() -> None:
             running.waiting -= 1

@@ -224,11 +224,12 @@ Before = Sequence[tuple[Kind, "array[int]"]]
 class Estimates:
     """Learned amounts by kind."""
 
-    __slots__ = ("_samples", "_trends")
+    __slots__ = ("_samples", "_trends", "_waits")
 
     def __init__(self) -> None:
         self._samples: dict[Kind, array[int]] = {}
         self._trends: dict[Kind, dict[int, Trend | None]] = {}
+        self._waits: dict[Kind, tuple[int, int, int]] = {}  #: cores, disk rate -> `_wait_ms`
 
     # ---- learning ----
 
@@ -268,18 +269,23 @@ class Estimates:
         if before is None:
             before = array("q")
         self._samples[kind] = (before + array("q", sample))[-MOST_SAMPLES * _WIDTH :]  # last: learned last
-        self._trends.pop(kind, None)
+        self._refit(kind)
         if len(self._samples) > KINDS:
             oldest = next(iter(self._samples))
             del self._samples[oldest]
-            self._trends.pop(oldest, None)
+            self._refit(oldest)
         return before
+
+    def _refit(self, kind: Kind) -> None:
+        """Forget what was derived from the samples of a kind."""
+        self._trends.pop(kind, None)
+        self._waits.pop(kind, None)
 
     def recall(self, before: Before) -> None:
         """Undo `learn`."""
         for kind, samples in before:
             self._samples.pop(kind, None)
-            self._trends.pop(kind, None)
+            self._refit(kind)
             if samples:
                 self._samples[kind] = samples
 
@@ -384,15 +390,34 @@ class Estimates:
         return self._expected(workflow, stage, DISK, input_bytes)
 
     def io_rate(self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int) -> int | None:
-        """Bytes/s of a disk of `disk_rate` on which it runs alone: what goes to and from it, over its CPU time and its moving of
-        bytes together. None where CPU time or disk bytes were never measured.
+        """Bytes/s of a disk of `disk_rate` on which it runs alone: what goes to and from it, over the time of such a run.
+
+        That time is its CPU time, its moving of bytes, and the waits that both do not explain, such as those of a start.
+        None where CPU time or disk bytes were never measured.
         """
         cpu = self.cpu_ms(workflow, stage, input_bytes)
         moved = self.disk_bytes(workflow, stage, input_bytes)
         if cpu is None or moved is None:
             return None
-        busy_ms = cpu // max(1, cores) + moved * 1000 // max(1, disk_rate)
-        return min(disk_rate, moved * 1000 // max(1, busy_ms))
+        cores, disk_rate = max(1, cores), max(1, disk_rate)
+        alone_ms = (
+            cpu // cores + moved * 1000 // disk_rate + self._wait_ms((workflow, stage), cores, disk_rate)
+        )
+        return min(disk_rate, moved * 1000 // max(1, alone_ms))
+
+    def _wait_ms(self, kind: Kind, cores: int, disk_rate: int) -> int:
+        """The shortest wait of any sample: a disk that is shared makes waits longer, and never shorter."""
+        known = self._waits.get(kind)
+        if known is None or known[:2] != (cores, disk_rate):
+            samples = self._samples[kind]
+            columns = (samples[column::_WIDTH] for column in (RUNTIME, CPU, DISK))
+            waits = (
+                max(0, runtime - cpu // cores - moved * 1000 // disk_rate)
+                for runtime, cpu, moved in zip(*columns, strict=True)
+                if min(runtime, cpu, moved) >= 0
+            )
+            known = self._waits[kind] = cores, disk_rate, min(waits, default=0)
+        return known[2]
 
     def _expected(
         self, workflow: str, stage: str, column: int, input_bytes: int, output: str | None = None

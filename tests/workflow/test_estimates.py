@@ -117,7 +117,7 @@ def test_the_outputs_of_a_shard_are_told_apart() -> None:
 def test_a_rate_is_derived_from_cpu_time_and_bytes() -> None:
     """8 s of CPU on 4 cores and 600 MB at 100 MB/s: 8 s, of which 75 MB each second."""
     estimates = Estimates()
-    estimates.learn("w", "s", 99_000, Measured(0, 8_000, 500_000_000, 100_000_000, disk_bytes=600_000_000))
+    estimates.learn("w", "s", 8_000, Measured(0, 8_000, 500_000_000, 100_000_000, disk_bytes=600_000_000))
     assert estimates.io_rate("w", "s", 0, 4, 100_000_000) == 75_000_000
     assert estimates.io_rate("w", "never", 0, 4, 100_000_000) is None
 
@@ -125,10 +125,20 @@ def test_a_rate_is_derived_from_cpu_time_and_bytes() -> None:
 def test_what_memory_gives_is_no_demand_on_a_disk() -> None:
     """4 s of CPU, and of the 600 MB that were read 100 MB came from the disk, in 1 s: 20 MB/s. Unseen: none."""
     estimates = Estimates()
-    estimates.learn("w", "s", 99_000, Measured(0, 4_000, 600_000_000, 0, disk_bytes=100_000_000))
+    estimates.learn("w", "s", 5_000, Measured(0, 4_000, 600_000_000, 0, disk_bytes=100_000_000))
     assert estimates.io_rate("w", "s", 0, 1, 100_000_000) == 20_000_000
     estimates.learn("w", "unseen", 99_000, Measured(0, 4_000, 600_000_000, 0))
     assert estimates.io_rate("w", "unseen", 0, 1, 100_000_000) is None
+
+
+def test_the_shortest_wait_of_a_kind_counts_as_time_of_a_run_alone() -> None:
+    """1 s of CPU and 1 s of disk; the quickest of three took 4 s. The others had to share the disk, and say nothing more."""
+    estimates = Estimates()
+    for runtime_ms in (9_000, 4_000, 30_000):
+        estimates.learn("w", "s", runtime_ms, Measured(0, 1_000, disk_bytes=100_000_000))
+    assert estimates.io_rate("w", "s", 0, 1, 100_000_000) == 25_000_000
+    estimates.learn("w", "s", 2_000, Measured(0, 1_000, disk_bytes=100_000_000))
+    assert estimates.io_rate("w", "s", 0, 1, 100_000_000) == 50_000_000
 
 
 def test_what_was_not_measured_is_not_taken_for_zero() -> None:

@@ -11,7 +11,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.executor.datasets import uri_of
+from flowsched.executor.datasets import INTERMEDIATE, uri_of
 from flowsched.scheduling.state.cache_space import Caches, NodeCache
 from flowsched.statement import Statement
 
@@ -79,8 +79,9 @@ class Catalogue:
         Args:
             uri: Its name.
             size_bytes: Its size; 0 = not known (what was known stays).
-            origin: Whether it can be fetched from outside (once true, it stays so).
+            origin: Whether it can be fetched from outside (once true, it stays so). An output of a task never can.
         """
+        origin = origin and not uri.startswith(INTERMEDIATE)
         dataset = self._ids.get(uri)
         if dataset is None:
             dataset = self._ids[uri] = len(self.uris)
