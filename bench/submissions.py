@@ -27,6 +27,7 @@ from flowsched.simulation.policies import simulated
 from flowsched.simulation.simulate import trace_header
 from flowsched.simulation.workload import Workload, by_task, without_estimates
 from flowsched.workflow.estimates import Estimates
+from flowsched.workflow.learned_plan import LearnedPlan
 
 NAMES = [*DEV, *(name for name in WOW if name != "rnaseq-real")]
 #: Title -> the two makespans.
@@ -49,9 +50,15 @@ class Judge:
         self.trace = folder / "trace.jsonl.gz"
         self.faults: list[str] = []
 
-    def makespan(self, sent: Workload, policy: str = "flowsched", learned: Estimates | None = None) -> float:
+    def makespan(
+        self,
+        sent: Workload,
+        policy: str = "flowsched",
+        learned: Estimates | None = None,
+        plan: LearnedPlan | None = None,
+    ) -> float:
         """Seconds; NaN for a schedule that the referee refuses."""
-        world = simulated(policy, self.cluster, [sent], estimates=learned)
+        world = simulated(policy, self.cluster, [sent], estimates=learned, learned_plan=plan)
         with gzip.open(self.trace, "wt", compresslevel=1) as out:
             head = trace_header(self.cluster, [sent], policy, 1, "bench")
             out.writelines(json.dumps(line) + "\n" for line in [head, *world.lines])
@@ -65,11 +72,14 @@ def measured(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     """The makespans of one instance."""
     cluster = REFERENCE[options.cluster]
     workload = load(name, options.data, cluster)
-    judge, learned = Judge(name, cluster, options, folder), Estimates()
+    judge, learned, plan = Judge(name, cluster, options, folder), Estimates(), LearnedPlan()
     found = {
         "document": judge.makespan(workload),
         "nothing": judge.makespan(without_estimates(workload)),
-        **{f"tes {run}": judge.makespan(by_task(workload, run), learned=learned) for run in (1, 2, 3)},
+        **{
+            f"tes {run}": judge.makespan(by_task(workload, run), learned=learned, plan=plan)
+            for run in (1, 2, 3)
+        },
         "kube-like": judge.makespan(by_task(workload, 1), "kube-like"),
     }
     return {"name": name, **found, "faults": judge.faults}

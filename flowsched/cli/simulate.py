@@ -36,6 +36,7 @@ from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.estimates import Estimates
 from flowsched.workflow.formats.wfformat import LIMITS, read_trace
 from flowsched.workflow.formats.yaml_text import read_yaml
+from flowsched.workflow.learned_plan import LearnedPlan
 
 _GZIP: Final = b"\x1f\x8b"
 #: Reasons that are listed of what a policy has left undone.
@@ -215,10 +216,12 @@ def _simulate(asked: Asked, progress: Progress) -> Outcome:
     found = []
     for policy, profile in zip(asked.policies, chosen, strict=True):
         progress.policy = Path(policy).stem if policy not in PROFILES else policy
-        estimates = Estimates()
+        estimates, plan = Estimates(), LearnedPlan()
         for number in range(1, asked.repeat + 1):
             sent = [by_task(each, number) for each in workloads] if asked.form == "tes" else workloads
-            world = simulated(profile, cluster, sent, losses, partial(setattr, progress, "world"), estimates)
+            world = simulated(
+                profile, cluster, sent, losses, partial(setattr, progress, "world"), estimates, plan
+            )
             found.append(Simulated(progress.policy, number, figures_of(world, bound), world.lines))
     return Outcome(cluster, workloads, bound, found)
 

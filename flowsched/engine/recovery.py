@@ -73,8 +73,15 @@ def make_run(state: EngineState, workflow: str, spec: WorkflowSpec, seq: int) ->
 
 
 def rank(state: EngineState, run: WorkflowRun) -> None:
-    """Upward ranks from the user's estimates, else what was learned, else what is known of its other stages."""
+    """Upward ranks from the user's estimates, else what was learned, else what is known of its other stages.
+
+    The rank of a call goes on with the kinds that are known to follow it. One that its engine or its plan ranks keeps that rank.
+    """
     run.ranks = run.graph.upward_ranks(weights(state.work.estimates, run.spec))
+    if run.spec.call is None or run.spec.call.rank_ms:
+        return
+    onward_ms = state.work.learned_plan.onward_ms(state.work.estimates, *run.spec.kind_of(run.spec.stages[0]))
+    run.ranks = run.ranks + onward_ms
 
 
 def untouched_state(stage: RunState) -> TaskState:

@@ -42,7 +42,7 @@ from flowsched.engine.evictions import change_drain
 from flowsched.engine.foreign.backlog import ForeignPods
 from flowsched.engine.foreign.work import note_rooms, report_foreign
 from flowsched.engine.memoization import Hit, waiting_shards
-from flowsched.engine.recovery import none_later, note_served, reclaim
+from flowsched.engine.recovery import none_later, note_served, rank, reclaim
 from flowsched.engine.reports import report
 from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import Recorder
@@ -181,6 +181,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
         case Accepted(run):
             if run.id not in state.work.runs:
                 _take_in(recorder, run)
+                _learn_edges(recorder, run)
                 recorder.advance(run).begin()
         case Recovered(run, pods):
             none_later(run, recorder.now)
@@ -307,6 +308,25 @@ def _is_whole(state: EngineState, hit: Hit) -> bool:
 def _has_replica(state: EngineState, uri: str) -> bool:
     dataset = state.cluster.catalogue.find(uri)
     return dataset is not None and state.cluster.catalogue.has_replica(dataset)
+
+
+def _learn_edges(recorder: Recorder, run: WorkflowRun) -> None:
+    """Learn which kinds a call follows. With a new edge, calls of its run that wait get new ranks.
+
+    A step that is undone leaves the edges: the calls are there, and they are noted again.
+    """
+    call, state = run.spec.call, recorder.state
+    if call is None:
+        return
+    kind, _ = run.spec.kind_of(run.spec.stages[0])
+    if not state.work.learned_plan.note(call.run, call.node, kind, call.after):
+        return
+    for each in state.work.runs.values():
+        if each.spec.call is not None and each.spec.call.run == call.run:
+            recorder.statement.assign(each, "ranks", each.ranks)
+            rank(state, each)
+            for stage in each.stages:
+                state.note_change(each, stage)
 
 
 def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:

@@ -12,6 +12,7 @@ from flowsched.simulation.workload import Workload
 from flowsched.simulation.world import World
 from flowsched.values import replace
 from flowsched.workflow.estimates import Estimates
+from flowsched.workflow.learned_plan import LearnedPlan
 
 
 def simulated(
@@ -21,6 +22,7 @@ def simulated(
     losses: Sequence[Loss] = (),
     begun: Callable[[World], None] = lambda _: None,
     estimates: Estimates | None = None,
+    learned_plan: LearnedPlan | None = None,
 ) -> World:
     """Let workloads run under a policy. Returns the world, with the trace.
 
@@ -31,6 +33,7 @@ def simulated(
         losses: Which nodes are lost, and when.
         begun: Is given the world before anything happens in it: another thread may look how far it is.
         estimates: The samples of earlier runs; this run adds its own. None = there was no run before.
+        learned_plan: The edges of earlier runs; likewise.
 
     Raises:
         ConfigurationError: There is no policy of that name.
@@ -46,5 +49,7 @@ def simulated(
     simulation = Simulation(cluster, workloads, policy, losses=losses)
     if estimates is not None:
         simulation.state.work.estimates = estimates
+    if learned_plan is not None:
+        simulation.state.work.learned_plan = learned_plan
     begun(simulation.world)
     return simulation.run()

@@ -19,6 +19,7 @@ from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.document.limits import DEFAULT, Limits
 from flowsched.workflow.formats.tes.document import STAGE, workflow_of
+from flowsched.workflow.formats.tes.engines import identify
 from flowsched.workflow.formats.tes.task import Asked, Input, Output, Task, TaskExecutor
 from flowsched.workflow.spec import Estimate, Traffic, WorkflowSpec
 from flowsched.workflow.traces.grouping import Group, grouped
@@ -166,6 +167,11 @@ def by_task(workload: Workload, run: int) -> Workload:
         f"s3://storage/{workload.name}/{number}" + ("" if file.producer is None else f"/run{run}")
         for number, file in enumerate(workload.files)
     ]
+    writers = {
+        number: workload.jobs[file.producer].category
+        for number, file in enumerate(workload.files)
+        if file.producer is not None
+    }
     sent = []
     for (name, _), number in workload.numbers.items():
         if number in workload.skipped:
@@ -183,7 +189,12 @@ def by_task(workload: Workload, run: int) -> Workload:
             tags={"workflow_id": f"{workload.name}-run{run}", "step": job.category},
         )
         files = {urls[each]: each for each in (*job.inputs, *job.outputs)}
-        sent.append(Submission(workflow_of(task, _LIMITS).spec, {(STAGE, 0): number}, files, job.parents))
+        known = identify(task)
+        assert known.call is not None  # since its tags name a run
+        after = tuple(dict.fromkeys(writers[each] for each in job.inputs if each in writers))
+        known = replace(known, call=replace(known.call, after=after))
+        made = workflow_of(task, _LIMITS, known)
+        sent.append(Submission(made.spec, {(STAGE, 0): number}, files, job.parents))
     return replace(workload, by_task=tuple(sent))
 
 

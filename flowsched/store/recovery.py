@@ -273,6 +273,26 @@ class SampleRow(NamedTuple):
     outputs: dict[str, int]
 
 
+class CallOfKind(NamedTuple):
+    """A call of a run: its node there, its kind, and the nodes whose outputs it reads."""
+
+    run: str
+    node: str
+    kind: str
+    after: tuple[str, ...]
+
+
+async def calls(database: Database) -> list[CallOfKind]:
+    """The newest calls, in the order of their submission; of equal ones the first."""
+    query = select(_w.run, _w.node, _w.kind, _w.after).where(_w.run != "").order_by(_w.seq.desc()).limit(MOST)
+    rows = reversed(await database.rows(query))
+    return list(
+        dict.fromkeys(
+            CallOfKind(run, node, kind, tuple(json.loads(after))) for run, node, kind, after in rows
+        )
+    )
+
+
 async def samples(database: Database) -> list[SampleRow]:
     """Tasks that ended well, in the order in which they ended."""
     return await database.read(_samples)

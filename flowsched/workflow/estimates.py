@@ -443,7 +443,7 @@ def weights(estimates: Estimates, spec: WorkflowSpec) -> list[int]:
     workflow's other stages, since the steps of one pipeline are more alike than any two tasks; else a minute.
     """
     return filled(
-        stage.estimate.runtime_ms or _typical(estimates, *spec.kind_of(stage)) for stage in spec.stages
+        stage.estimate.runtime_ms or typical_ms(estimates, *spec.kind_of(stage)) for stage in spec.stages
     )
 
 
@@ -458,6 +458,9 @@ def filled(known_ms: Iterable[int | None]) -> list[int]:
     return [typical if each is None else max(1, each) for each in runtimes]
 
 
-def _typical(estimates: Estimates, workflow: str, stage: str) -> int | None:
-    """For stages that have not begun: how much they will read is not known, so as the last samples read."""
+def typical_ms(estimates: Estimates, workflow: str, stage: str) -> int | None:
+    """The runtime of a task of a kind for ranks, in ms; None where it is not known. For stages that have not begun.
+
+    How much they will read is not known, so they read as much as the last samples.
+    """
     return estimates.weight_ms(workflow, stage, estimates.typical_size(workflow, stage) or 0)

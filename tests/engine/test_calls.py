@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowsched.engine.events import Accepted
+from flowsched.engine.recovery import rank
 from tests.engine.scene import Scene, node
 
 
@@ -27,3 +29,64 @@ def test_the_call_with_the_longest_way_behind_it_goes_first() -> None:
         order += scene.launched
         scene.end(*scene.launched)
     assert order == ["fs-long-t-0-0", "fs-short-t-0-0", "fs-unknown-t-0-0"]
+
+
+def arrive(scene: Scene, ident: str, kind: str, *after: str, run: str = "r") -> None:
+    """A call of this kind, whose node has its name, arrives as the service accepts it."""
+    seen = call(kind) | {"run": run, "after": list(after)}
+    run_of = scene.accepted(ident, STAGE, kind=kind, call=seen).run
+    rank(scene.state, run_of)
+    scene.tell(Accepted(run_of))
+
+
+def carried_out(scene: Scene) -> list[str]:
+    """All that waits runs, one after the other: the ids in their order."""
+    order = []
+    while scene.launched:
+        order += [name.split("-")[1] for name in scene.launched]
+        scene.end(*scene.launched, after=5_000)
+    return order
+
+
+def test_a_call_goes_first_if_long_kinds_are_known_to_follow_its_kind() -> None:
+    """The run before has shown it: two kinds follow `split`, and none follows `index`. Nothing else tells them apart."""
+    scene = Scene(node(cpu=1))
+    for ident, kind, after in (
+        ("a", "split", ()),
+        ("b", "index", ()),
+        ("c", "map", ["split"]),
+        ("d", "merge", ["map"]),
+    ):
+        arrive(scene, ident, kind, *after, run="night-1")
+    scene.end("fs-a-t-0-0")
+    assert sorted(carried_out(scene)) == ["b", "c", "d"]
+    scene.submit("busy", STAGE)
+    arrive(scene, "index", "index", run="night-2")
+    arrive(scene, "split", "split", run="night-2")
+    scene.end("fs-busy-t-0-0")
+    assert carried_out(scene) == ["split", "index"]
+
+
+def test_calls_that_wait_are_ranked_again_with_the_first_edge_of_their_run() -> None:
+    """Of one run: the first `map` arrives while an `index` and a `split` wait, and shows that it follows `split`."""
+    scene = Scene(node(cpu=1))
+    arrive(scene, "first", "split")
+    arrive(scene, "index", "index")
+    arrive(scene, "second", "split")
+    scene.end("fs-first-t-0-0")  # `index` begins, which was there before
+    arrive(scene, "index2", "index")
+    arrive(scene, "third", "split")
+    arrive(scene, "map", "map", "split")
+    assert scene.launched == []
+    scene.end("fs-index-t-0-0")
+    assert carried_out(scene)[:2] == ["second", "third"]
+
+
+def test_the_rank_that_a_plan_gives_stays() -> None:
+    """A learned edge changes no call that its engine has ranked."""
+    scene = Scene(node(cpu=1))
+    arrive(scene, "a", "split")
+    arrive(scene, "b", "map", "split")
+    ranked = scene.accepted("c", STAGE, kind="split", call=call("split", 5_000)).run
+    rank(scene.state, ranked)
+    assert ranked.ranks.tolist() == [60_000]

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, event
 
 from flowsched.api.server import build_api
 from flowsched.control.tes import Edges
+from flowsched.engine.state import EngineState
 from flowsched.errors import Unavailable
 from flowsched.store.database import engine_of_a_thread
 from flowsched.store.tes import TesTasks
@@ -77,6 +78,40 @@ async def test_a_task_is_expected_to_take_as_long_as_others_of_its_process(
         assert (await estimate(tes, other)).startswith("runtime unknown")
     async with serving(url, tmp_path, world) as tes:
         assert re.match(r"runs for \d+ms, learned from 8; ", await estimate(tes, waits))
+
+
+async def test_edges_between_processes_are_learned_of_files_and_outlive_a_restart(
+    url: str, world: World, tmp_path: Path
+) -> None:
+    """FOLD reads what GROW has delivered. A GROW of a later run is then known to have a FOLD behind it."""
+    world.outcome = lambda pod: Outcome(runtime_ms=300)
+    huge = {"tags": {"workflow_id": "later"}, "resources": {"cpu_cores": 64}}
+    async with serving(url, tmp_path, world) as tes:
+        await tes.until(await tes.create(nextflow("GROW (s0)", 0)), "COMPLETE")
+        alone = await tes.create(nextflow("GROW (s1)", 1, **huge))
+        await tes.until(await tes.create(nextflow("FOLD", 2, f"/data/work/00/{0:030x}/b")), "COMPLETE")
+        behind = await tes.create(nextflow("GROW (s2)", 3, **huge))
+        assert await rank_of(tes, behind) > await rank_of(tes, alone) > 0
+    async with serving(url, tmp_path, world) as tes:
+        assert await rank_of(tes, behind) == await rank_of(tes, alone)
+        plan = memory_of(tes).work.learned_plan.plan("GROW")
+        assert plan is not None
+        assert [(edge.parent, edge.child) for edge in plan.edges] == [("GROW", "FOLD")]
+
+
+def memory_of(tes: Tes) -> EngineState:
+    """The memory of the service, which leads."""
+    leader = tes.process.service._leader
+    assert leader is not None
+    return leader.dispatcher.state
+
+
+async def rank_of(tes: Tes, ident: str) -> int:
+    """Expected ms from the start of a task that waits to the end of its run, once the leader has it."""
+    async with asyncio.timeout(30):
+        while ident not in memory_of(tes).work.runs:
+            await asyncio.sleep(0.01)
+    return int(memory_of(tes).work.runs[ident].ranks[0])
 
 
 async def listed(tes: Tes) -> dict[str, tuple[int, int, str]]:

@@ -23,7 +23,7 @@ from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Executor, Pod
 from flowsched.log_lines import get_logger
 from flowsched.store.database import Database
-from flowsched.store.recovery import load, load_living, outline, samples
+from flowsched.store.recovery import calls, load, load_living, outline, samples
 from flowsched.store.rows import Living, StageRow
 from flowsched.store.rows import Recovered as RecoveredRows
 from flowsched.workflow.graph import StageGraph
@@ -68,6 +68,8 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
             sample.usage,
             sample.outputs,
         )
+    for call in await calls(database):
+        state.work.learned_plan.note(*call)
     for replica in recovery.replicas:
         at = state.cluster.snapshot.index.get(replica.node)
         if at is not None:

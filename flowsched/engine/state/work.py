@@ -14,6 +14,7 @@ from flowsched.engine.state.foreign import ForeignKey
 from flowsched.executor.protocol import Roster
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.workflow.estimates import Estimates
+from flowsched.workflow.learned_plan import LearnedPlan
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY
 
@@ -148,6 +149,7 @@ class WorkState(msgspec.Struct):
         bags: (workflow, stage) -> the bags of a stage that has not changed since.
         staged_on: Backlog item -> nodes to which its inputs were copied.
         estimates: The learned runtimes and amounts.
+        learned_plan: The learned edges between kinds of calls.
         corrections: (workflow, stage) -> per mille of its learned I/O that is counted, by measurements.
     """
 
@@ -169,6 +171,7 @@ class WorkState(msgspec.Struct):
     bags: dict[tuple[str, int], CachedBags] = msgspec.field(default_factory=dict)
     staged_on: dict[GroupKey, tuple[int, ...]] = msgspec.field(default_factory=dict)
     estimates: Estimates = msgspec.field(default_factory=Estimates)
+    learned_plan: LearnedPlan = msgspec.field(default_factory=LearnedPlan)
     corrections: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
 
     def key_of(self, group: GroupKey | ForeignKey) -> int:
