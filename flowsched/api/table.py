@@ -309,6 +309,9 @@ ROUTES: Final[tuple[Route, ...]] = (
 #: TES clients try several prefixes. These paths are served and not described a second and third time.
 ALIASES: Final[tuple[Route, ...]] = tuple(
     replace(route, path=prefix + route.path.removeprefix(tes.TES_PREFIX), alias=True)
-    for prefix in tes.OTHER_PREFIXES
+    for prefix in (
+        *tes.OTHER_PREFIXES,
+        *(tes.RUN_PREFIX + each for each in (tes.TES_PREFIX, *tes.OTHER_PREFIXES)),
+    )
     for route in _TES
 )

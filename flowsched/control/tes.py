@@ -322,11 +322,13 @@ class TesService:
 
     # ------------------------------------------------------------------------------------------ create
 
-    async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
-        """Accept a task durably; a repeat of one that is there gives that one's id."""
+    async def create(
+        self, raw: bytes, *, client: str = "", idempotency_key: str | None = None, run: str = ""
+    ) -> str:
+        """Accept a task durably; a repeat of one that is there gives that one's id. `run`: the one that its endpoint names."""
         task = await aside(len(raw), read_task, raw)
         identity = await self._edges.place(
-            await aside(len(raw), identify, task), task, self._clock(), len(raw)
+            await aside(len(raw), identify, task, run), task, self._clock(), len(raw)
         )
         try:
             return await self._accept(task, identity, raw, client, idempotency_key)

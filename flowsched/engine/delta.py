@@ -166,6 +166,14 @@ class EventRow(NamedTuple):
     body: Mapping[str, Any]
 
 
+class RunEnd(NamedTuple):
+    """The run of an engine has ended, since its head has."""
+
+    run: str
+    state: str  #: RunState
+    reason: str
+
+
 class Delta(msgspec.Struct):
     """Everything one step changed: written in one transaction, or not at all."""
 
@@ -183,6 +191,7 @@ class Delta(msgspec.Struct):
     bindings: list[BindingWrite] = msgspec.field(default_factory=list)
     bindings_done: list[str] = msgspec.field(default_factory=list)  #: uids
     usage: list[UsageRow] = msgspec.field(default_factory=list)
+    run_ends: list[RunEnd] = msgspec.field(default_factory=list)  #: only beside workflows
 
     def __bool__(self) -> bool:
         """Whether anything changed."""

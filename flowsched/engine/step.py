@@ -20,7 +20,7 @@ from flowsched.engine.data.inputs import needed
 from flowsched.engine.data.remote_reads import share_files
 from flowsched.engine.data.staging import order_transfers
 from flowsched.engine.data.versions import read_versions
-from flowsched.engine.delta import CacheKeyWrite, Delta
+from flowsched.engine.delta import CacheKeyWrite, Delta, RunEnd
 from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
@@ -134,6 +134,7 @@ def step(
         else:
             for event in some:
                 _apply(recorder, event)
+    _end_runs(recorder)
     # 2. Ready groups get room. Groups that lack bytes get target nodes.
     if placing:
         place(recorder, ForeignPods(recorder))
@@ -159,6 +160,17 @@ def step(
         foreign_ended=recorder.foreign_ended,
         wake_ms=recorder.wake_ms,
     )
+
+
+def _end_runs(recorder: Recorder) -> None:
+    """End the runs whose head has ended: their other calls are cancelled."""
+    for head in recorder.ended_heads():
+        call = head.spec.call
+        assert call is not None
+        recorder.delta.run_ends.append(RunEnd(call.run, head.state.value, head.reason))
+        for run in list(recorder.state.work.runs.values()):
+            if run.spec.call is not None and run.spec.call.run == call.run and run is not head:
+                recorder.advance(run).cancel(f"{call.source or 'its engine'} has ended")
 
 
 def _write_usage(recorder: Recorder) -> None:

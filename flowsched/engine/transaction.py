@@ -99,6 +99,11 @@ class Recorder(msgspec.Struct):
         self._asked[run.id] = None
         return found
 
+    def ended_heads(self) -> list[WorkflowRun]:
+        """The heads of runs that have ended in this step."""
+        runs = (run for run in self._runs.values() if run.state.terminal)
+        return [run for run in runs if run.spec.call is not None and run.spec.call.head]
+
     def recovered(self, run: WorkflowRun) -> None:
         """Derive the state that SQL does not keep; ask again for releases that were under way."""
         advance = self.advance(run)

@@ -85,6 +85,12 @@ class Changes:
         self._workflows = update(
             kind, tables.workflows, dict.fromkeys(_WORKFLOW_STATE, "{new}"), {"id": "id"}
         )
+        self._run_ends = update(
+            kind,
+            tables.runs,
+            {"state": "{new}", "reason": "CASE WHEN {old} = '' THEN {new} ELSE {old} END"},
+            {"id": "id"},
+        )
         self._outputs = upsert(
             kind,
             tables.outputs,
@@ -267,6 +273,10 @@ class Changes:
             (w.state, w.reason, w.started_ms, w.ended_ms, w.workflow) for _, w in sorted(workflows.items())
         ]
         _all(self._workflows, connection, tidy(rows, 1), workflows)
+        ends = {end.run: end for delta in deltas for end in delta.run_ends}
+        self._run_ends.run(
+            connection, tidy([(end.state, end.reason, end.run) for end in ends.values()], 1, 2)
+        )
 
     def _write_data(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Outputs and replicas: of several about the same thing, the last."""

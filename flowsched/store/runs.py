@@ -14,6 +14,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     cast,
     exists,
     func,
@@ -32,7 +33,7 @@ from flowsched.store.dialects import begins
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.workflows import PAGE, RETURNED, Shape, Which, decode, listing, search_of, workflow_row
 from flowsched.workflow.run.states import RunState
-from flowsched.workflow.run_tasks import item_of, numbered, shard_path
+from flowsched.workflow.run_tasks import HEAD, item_of, numbered, shard_path
 
 _r, _w, _s = tables.runs.c, tables.workflows.c, tables.stages.c
 #: Which attempt of a task of a run is the last.
@@ -204,14 +205,19 @@ class Runs:
         return [(row.run, decode(row.totals)) for row in await self._database.rows(some)]
 
     async def first_failures(self, runs: Sequence[str]) -> Sequence[Failure]:
-        """Of each run that has a task whose last try failed: the one of them that came first."""
+        """Of each run that has a task whose last try failed: the one of them that came first, and the head only if it is alone."""
         if not runs:
             return []
         last = select(
-            _w.seq, _w.run, _w.state, _TURN.label("turn")
+            _w.seq, _w.run, _w.state, _w.task, _TURN.label("turn")
         ).where(_w.run.in_(runs)).subquery()  # fmt: skip
         c = last.c
-        first = select(func.min(c.seq)).where(c.turn == 1, c.state == RunState.FAILED.value).group_by(c.run)
+        others = func.min(case((c.task != HEAD, c.seq)))
+        first = (
+            select(func.coalesce(others, func.min(c.seq)))
+            .where(c.turn == 1, c.state == RunState.FAILED.value)
+            .group_by(c.run)
+        )
         rows = await self._database.rows(
             select(_w.run, _w.node, _w.task, _w.shard, _w.id, _w.reason).where(_w.seq.in_(first))
         )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 APART: Final = 100_000
 #: The largest whole number that a JSON number holds exactly.
 _MOST: Final = 1 << 53
+#: The task that is the process of the run's engine.
+HEAD: Final = "head"
 #: The longest task that a document may name.
 LONGEST: Final = 1024
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")

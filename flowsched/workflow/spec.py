@@ -320,6 +320,7 @@ class Call(msgspec.Struct, frozen=True):
     task: str = ""  #: which task of the node: same text, same task; "" = `identity` says
     rank_ms: int = 0  #: from its start to the end of the run; 0 = unknown
     since_ms: int = 0  #: when the run began; wall-clock ms, 0 = unknown
+    head: bool = False  #: it is the process of the engine itself: the run ends with it
 
     def identity(self, workflow: str) -> str:
         """Which task of its node it is an attempt of.

@@ -406,3 +406,22 @@ async def test_a_client_of_no_known_engine_decides_itself_what_is_one_run(tes: T
         }
         await ends(tes, world, body)
     assert await listed(tes) == {"rnaseq": (1, 2, "ENGINE")}
+
+
+@pytest.mark.parametrize("prefix", ["/ga4gh/tes/v1", "/v1", ""])
+async def test_an_endpoint_that_names_a_run_counts_before_the_task(
+    prefix: str, tes: Tes, world: World
+) -> None:
+    """Any client can name its run so, one that sends no tags, too. Equal tasks of two runs are two tasks."""
+    plain = {"executors": [{"image": "a", "command": ["x"]}], "name": "s"}
+    world.outcome = lambda pod: Outcome(runtime_ms=5)
+    idents = []
+    for run in ("night%201", "night-2"):
+        for body in (plain, nextflow("A (s1)", 1, tags=TAG)):
+            idents.append(await tes.create(body, prefix=f"/runs/{run}{prefix}"))
+            await tes.until(idents[-1])
+            assert (await tes.get(idents[-1], "MINIMAL", prefix=f"/runs/{run}{prefix}"))[
+                "state"
+            ] == "COMPLETE"
+    assert len(set(idents)) == 4
+    assert await listed(tes) == {"night-2": (2, 2, "ENGINE"), "night 1": (2, 2, "ENGINE")}

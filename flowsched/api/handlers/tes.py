@@ -21,8 +21,9 @@ from flowsched.workflow.formats.tes.document import PARAMETERS
 from flowsched.workflow.formats.tes.task import Input, Output, TaskExecutor
 
 TES_PREFIX: Final = "/ga4gh/tes/v1"
-#: Where clients also look for it.
+#: Where clients also look for it. Before each of them, and before `TES_PREFIX`, an endpoint may name the run of its tasks.
 OTHER_PREFIXES: Final = ("/v1", "")
+RUN_PREFIX: Final = "/runs/{run}"
 LARGEST_PAGE: Final = 2047
 
 View = Annotated[
@@ -183,13 +184,16 @@ async def create_tes_task(call: Call[TesQuery]) -> TesCreated:
     limits = call.serving.limits
     key = idempotency_key(call.request)
     raw = await read_body(call.request, limits.task_bytes, limits)
-    ident = await call.service.tes.create(raw, client=_client(call.request), idempotency_key=key)
+    run = path_text(call.request, "run") if "run" in call.request.match_info else ""
+    client = _client(call.request, run)
+    ident = await call.service.tes.create(raw, client=client, idempotency_key=key, run=run)
     return TesCreated(ident)
 
 
-def _client(request: web.Request) -> str:
-    """The sender: its program and its credentials. Not its address, which changes on the way through proxies."""
-    sender = "\n".join((request.headers.get("User-Agent", ""), request.headers.get("Authorization", "")))
+def _client(request: web.Request, run: str) -> str:
+    """The sender: its program, its credentials and its run. Not its address, which changes on the way through proxies."""
+    headers = request.headers
+    sender = "\n".join((headers.get("User-Agent", ""), headers.get("Authorization", ""), *[run] * bool(run)))
     return hashlib.sha256(sender.encode("utf-8", "replace")).hexdigest()
 
 

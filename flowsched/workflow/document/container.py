@@ -169,6 +169,11 @@ CALL: Final = Table(
         "since_ms": Key(
             keys.number(0, _LAST_MS), "When the run began, wall-clock ms; 0 is unknown", default=0
         ),
+        "head": Key(
+            keys.FLAG,
+            "It is the process of the engine: the run ends with it, as it ends, and calls that still live are cancelled",
+            default=False,
+        ),
     },
 )
 

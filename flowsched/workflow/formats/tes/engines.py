@@ -143,13 +143,15 @@ class Found(msgspec.Struct, frozen=True):
     reused: bool = False
 
 
-def identify(task: Task) -> Identity:
-    """Read the kind and the run of a task from the task itself."""
-    for source, recognize in ENGINES:
-        found = recognize(task)
-        if found is not None:
-            return _identity(task, source, found)
-    return _identity(task, "", Found(kind=_tag(_tags(task), NODE_TAGS)))
+def identify(task: Task, run: str = "") -> Identity:
+    """Read the kind and the run of a task from the task itself.
+
+    Args:
+        task: As it was sent.
+        run: The run that the endpoint names, to which the task was sent; it counts before the one that the task names.
+    """
+    source, found = next((name, found) for name, recognize in ENGINES if (found := recognize(task)))
+    return _identity(task, source, replace(found, run=run or found.run))
 
 
 def _identity(task: Task, source: str, found: Found) -> Identity:
@@ -418,16 +420,14 @@ def _cwl_tes(task: Task) -> Found | None:
     )
 
 
-def _tagged(task: Task) -> Found | None:
-    """A task of any other client that names its run by a tag."""
+def _tagged(task: Task) -> Found:
+    """A task of any other client, which may name its run by a tag."""
     tags = _tags(task)
     run, step = _tag(tags, RUN_TAGS), _tag(tags, NODE_TAGS)
-    if not run:
-        return None
     return Found(step, run, tags.get("workflow_name") or run, step or task.name or "task")
 
 
-#: The engines by the sources of their calls. The first that knows a task counts.
+#: The engines by the sources of their calls. The first that knows a task counts; the last knows every one.
 ENGINES: Final[tuple[tuple[str, Callable[[Task], Found | None]], ...]] = (
     (CROMWELL, _cromwell),
     ("snakemake", _snakemake),

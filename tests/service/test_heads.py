@@ -1,0 +1,81 @@
+"""The head of a run is the process of its engine: the run ends with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowsched.store.database import url_for
+from tests.cluster.fake import FakeProcesses, Outcome
+from tests.engine.scene import Scene, node
+from tests.service.processes import process
+
+STAGE = {"name": "t", "command": ["x"], "resources": {"cpu": 1}}
+
+
+def call(name: str, **more: Any) -> dict[str, Any]:
+    return {"run": "r", "node": name, "source": "miniwdl", **more}
+
+
+def scene() -> Scene:
+    """A head and a task of its run are at work, and a task of another run."""
+    found = Scene(node(cpu=8))
+    found.submit("head", STAGE, call=call("miniwdl", head=True))
+    found.submit("task", STAGE, call=call("w.a"))
+    found.submit("other", STAGE, call={**call("w.a"), "run": "r2"})
+    found.start("fs-head-t-0-0", "fs-task-t-0-0", "fs-other-t-0-0")
+    return found
+
+
+def test_the_end_of_the_head_cancels_the_tasks_that_it_leaves_behind() -> None:
+    """An engine that was killed has tasks that no process waits for any more."""
+    told = scene()
+    told.end("fs-head-t-0-0", code=1)
+    assert told.last.releases == ["fs-task-t-0-0"]
+    assert [(end.run, end.state) for end in told.last.delta.run_ends] == [("r", "FAILED")]
+    assert told.runs["task"].reason == "cancelled by request: miniwdl has ended"
+    assert not told.runs["other"].cancel_requested
+
+
+def test_a_task_that_arrives_with_the_end_of_its_head_is_cancelled() -> None:
+    """An engine that is being cancelled may send one more."""
+    told = scene()
+    told.tell(told.accepted("late", STAGE, call=call("w.b")), told.ending("fs-head-t-0-0"))
+    assert told.runs["late"].state.value == "CANCELLED"
+    assert told.launched == []
+
+
+def test_the_end_of_another_task_ends_no_run() -> None:
+    """Its engine may try it again."""
+    told = scene()
+    told.end("fs-task-t-0-0", code=1)
+    assert (told.last.releases, told.last.delta.run_ends) == ([], [])
+
+
+def document(name: str, **more: Any) -> bytes:
+    return msgspec.json.encode(
+        {"name": name, "call": {**call(name), **more}, "stages": [{"name": "t", "command": [name]}]}
+    )
+
+
+async def test_a_run_is_as_its_head_has_ended(tmp_path: Path) -> None:
+    """A task that failed may be one that the engine ignores: its exit status decides. Reported reasons stay."""
+
+    def outcome(pod: Any) -> Outcome:
+        return Outcome(runtime_ms=50, exit_code=int("bad" in pod.command[0]))
+
+    async with process(url_for(tmp_path / "db"), tmp_path, FakeProcesses(outcome)) as one:
+        one.lead()
+        await one.ready()
+        for run, name in (("good", "engine"), ("ill", "bad engine")):
+            await one.service.submit(document(name, run=run, head=True))
+            await one.service.submit(document("bad", run=run, task="1"))
+            await one.service.ended(run)
+        for run, state, reason in (("good", "SUCCEEDED", ""), ("ill", "FAILED", "bad engine: task 0 failed")):
+            view = await one.service.workflow(run)
+            assert view.state == state
+            assert view.reason.startswith(reason)
+            listed = (await one.service.list_workflows(state=state)).workflows
+            assert [each.id for each in listed] == [run]
