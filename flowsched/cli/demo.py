@@ -33,6 +33,7 @@ from flowsched.cli.printing import render
 from flowsched.client import Client
 from flowsched.client.calls import is_terminal
 from flowsched.client.documents import read
+from flowsched.engine_programs import share
 from flowsched.errors import Unavailable
 from flowsched.workflow.views import AttemptUseView, WorkflowView
 
@@ -110,13 +111,6 @@ class Serving:
             await self.stop(signal.SIGKILL)
             self.kills += 1
             await self.start()
-
-
-def share(*parts: str) -> Path:
-    """A file that comes with flowsched: in a checkout beside the package, in a wheel inside it."""
-    package = Path(__file__).parent.parent
-    found = [base.joinpath(*parts) for base in (package.parent, package / "_share")]
-    return next((path for path in found if path.exists()), found[0])
 
 
 @asynccontextmanager

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -30,9 +29,10 @@ from flowsched.cli.context import (
     options,
     run,
 )
+from flowsched.cli.engines import EngineWorkflow, engine_workflow
 from flowsched.cli.options import Id, Output, Reason, with_settings
 from flowsched.cli.printing import output as printed
-from flowsched.cli.printing import render
+from flowsched.cli.printing import render, terminal_text
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.cli.printing.form import Form
 from flowsched.client import Client, Run
@@ -47,14 +47,13 @@ from flowsched.errors import (
     InvalidRequest,
 )
 from flowsched.values import replace
+from flowsched.workflow.formats.heads import language_of
 from flowsched.workflow.views import OutputView, StageView, WorkflowView
 
-#: How a document in WDL begins, behind its comments.
-_WDL: Final = re.compile(
-    rb"^\s*(version\s+(1\.\d|draft-\d|development)|(workflow|task)\s+\w+\s*\{)", re.MULTILINE
-)
 #: PyYAML reads about 1 MB in 10 s: longer documents come as JSON.
 _LONGEST_YAML: Final = 4 << 20
+#: WDL of any name is known by so many first bytes.
+_HEAD_BYTES: Final = 65_536
 #: At the end so many outputs are printed; `show` has the rest.
 OUTPUTS_SHOWN: Final = 20
 
@@ -69,9 +68,22 @@ commands = typer.Typer(rich_markup_mode=None)
 def run_command(
     ctx: typer.Context,
     path: Annotated[
-        str, typer.Argument(metavar="DOCUMENT", help="A workflow as JSON or YAML; - reads standard input.")
+        str,
+        typer.Argument(
+            metavar="DOCUMENT",
+            help="A workflow as JSON or YAML (- reads standard input), or of another engine: x.wdl, main.nf, Snakefile, x.cwl.",
+        ),
     ],
     settings: Settings,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Of the engine, behind its workflow.")
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROGRAM", help="The engine, where several run the language. [the first on the PATH]"
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -101,6 +113,9 @@ def run_command(
     Starts a service in this process, on --root, unless --server (or FLOWSCHED_SERVER) names one. The exit code is
     0 if the workflow succeeded and 1 if it failed, or if a task asks for what no node has. Ctrl-C cancels the
     workflow (a second one leaves at once); with --server it leaves the workflow alone and says how to come back.
+
+    A workflow in WDL, Nextflow, Snakemake or CWL is run by its engine, which must be on the PATH. The engine sends
+    its tasks to the service, works in the current folder and leaves its results there.
     """
     if fetch and out is None:
         raise typer.BadParameter(
@@ -115,7 +130,26 @@ def run_command(
     here = settings if ctx.params["root"] is not None or opts.server is None else None
     results = None if out is None else Results(out, tuple(fetch or ()))
     base = resume_from or ("" if resume else None)
-    run(opts, _run(opts, path, here, output, results, endless=wait_for_nodes, resume=base))
+    foreign = language(path)
+    if not foreign and (arguments or engine):
+        raise typer.BadParameter(
+            f"{path} is a document of flowsched, which no engine runs", param_hint="--engine"
+        )
+    if foreign and (results or base is not None):
+        raise typer.BadParameter(
+            "the engine keeps its results and what it can resume: give its own option behind --, such as `-- -resume`",
+            param_hint="--out" if results else "--resume",
+        )
+    if here is not None:
+        here = replace(here, token=secrets.token_hex(16))  # for this run: other accounts see the port, too
+
+    def read(own: Settings | None) -> Document | EngineWorkflow:
+        if not foreign:
+            return document(path)
+        root, token = (None, opts.token) if own is None else (own.root, own.token)
+        return engine_workflow(path, foreign, engine, arguments or (), root, token)
+
+    run(opts, _run(opts, path, here, output, results, read=read, endless=wait_for_nodes, resume=base))
 
 
 @commands.command()
@@ -228,13 +262,21 @@ def document(path: str) -> Document:
         raise InvalidRequest(
             f"{where} is empty; a workflow as JSON or YAML was expected: docs/workflow-document.md"
         )
-    if path.endswith(".wdl") or _WDL.search(raw[:65536]):
+    if language_of(where, raw[:_HEAD_BYTES]):
         raise InvalidRequest(
-            f"{where} is WDL, which an engine runs on flowsched: `miniwdl run {where} …` with flowsched's backend, or Cromwell "
-            "(docs/wdl.md, docs/cromwell.md); `flowsched plan` says what it will run"
+            f"{where} is a workflow of another engine: `flowsched run {where}` starts its engine (docs/engines.md)"
         )
     folder = Path.cwd() if path == "-" else Path(path).absolute().parent
     return Document(where, raw, resolved_bytes(_as_json(raw, where), folder))
+
+
+def language(path: str) -> str:
+    """The language of a file that another engine runs; "" = a document of flowsched, or no file."""
+    try:
+        with open(path, "rb") as file:
+            return language_of(path, file.read(_HEAD_BYTES))
+    except OSError:
+        return language_of(path)
 
 
 def _as_json(raw: bytes, where: str) -> bytes:
@@ -359,22 +401,23 @@ async def _run(
     form: Form,
     results: Results | None = None,
     *,
+    read: Callable[[Settings | None], Document | EngineWorkflow],
     endless: bool = False,
     resume: str | None = None,
 ) -> int:
     """`flowsched run`: on a server, or (with settings) on a service in this process, or on the one that has its root already.
 
-    `endless`: a stage that asks for what no node has waits until there is one. `resume`: the run whose results are taken; "" = the
-    newest ended one of the same name.
+    `read`: gives the workflow, for a service in this process or another one. `endless`: a stage that asks for what no node has
+    waits until there is one. `resume`: the run whose results are taken; "" = the newest ended one of the same name.
     """
-    found = document(path)
-    if results is not None:
-        fetching.check(found.raw, results.fetch)
     there = None if settings is None else tokens.url_of(settings.root)
     if settings is not None and there is not None:
         echo(f"{settings.root} belongs to the service at {there}: it runs there, on that service's nodes")
         settings = None
     own = None if settings is None else settings.root
+    found = read(settings)
+    if results is not None:
+        fetching.check(found.raw, results.fetch)
     served = client_of(there or opts.server, opts.token) if settings is None else _embedded(settings)
     async with served as client:
         base = await _resumed(client, found.raw, resume, own=own is not None)
@@ -390,7 +433,7 @@ async def _run(
                     return code
         if code != INTERRUPTED:
             await result(client, accepted.id, form, own=own, results=results, path=path)
-        elif own is not None:
+        elif own is not None and isinstance(found, Document):
             echo(f"go on: `flowsched run {path} --resume` takes what had succeeded")
         return code
 
@@ -459,9 +502,6 @@ async def _embedded(settings: Settings) -> AsyncIterator[Client]:
     from flowsched import app
     from flowsched.log_lines import configure_logging
 
-    settings = replace(
-        settings, token=secrets.token_hex(16)
-    )  # for this run: other accounts see the port, too
     configure_logging(settings.log_level, as_json=settings.log_json)
     try:
         async with app.running(settings) as service, Client(service.url, settings.token) as client:
@@ -502,7 +542,7 @@ async def result(
         path: Its document, as the user named it.
     """
     view, stages = await client.get(ident), await client.stages(ident)
-    made = await produced(client, ident, stages)
+    made = [] if view.source else await produced(client, ident, stages)
     images = await used_images.used_images(client, ident, stages)
     if form is not Form.TABLE:
         outputs = [{"stage": p.stage, "index": p.index, **msgspec.to_builtins(p.output)} for p in made]
@@ -537,7 +577,17 @@ async def result(
     if view.state == "FAILED":
         shown = f"`flowsched logs {view.id} {log}{root}`; " if log else ""
         again = f"`flowsched run {path} --resume{root}` runs what has not succeeded, or has changed"
-        echo(f"\nnext: {shown}{following.next_try(ident, path) if own is None else again}")
+        if view.source:
+            again = f"run it again with what {view.source} takes to resume, behind --"
+        elif own is None:
+            again = following.next_try(ident, path)
+        echo(f"\nnext: {shown}{again}")
+    elif view.state == "SUCCEEDED" and view.source:
+        for line in await client.log_tail(ident, view.source, 0, OUTPUTS_SHOWN, stream="stdout"):
+            print(terminal_text.line(line))
+        echo(
+            f"\n{view.source} has left its results where it ran; its log: `flowsched logs {ident} {view.source}{root}`"
+        )
     elif view.state == "SUCCEEDED":
         first = "" if own is None else f"`flowsched serve{root}`, then "
         saving = f"`flowsched get {view.id} {made[-1].stage}` saves its outputs here" if made else ""

@@ -46,6 +46,7 @@ DEFAULTS: Final = {
     "interruptions": "3",
     "patience": "600",
     "plan": "true",
+    "run": "",
 }
 
 
@@ -62,6 +63,7 @@ class Settings:
     interruptions: int  #: how often a task is tried anew that was taken away, whatever its `preemptible` says
     patience_s: float  #: how long the service may be away
     plan: bool  #: whether the service is told the whole workflow when it begins
+    run: str  #: the id of the run; "" = one of its own
 
 
 def read(cfg: config.Loader) -> Settings:
@@ -84,6 +86,7 @@ def read(cfg: config.Loader) -> Settings:
         interruptions=cfg.get_int(SECTION, "interruptions", int(DEFAULTS["interruptions"])),
         patience_s=cfg.get_float(SECTION, "patience", float(DEFAULTS["patience"])),
         plan=cfg.get_bool(SECTION, "plan", DEFAULTS["plan"] == "true"),
+        run=text("run"),
     )
 
 
@@ -299,7 +302,7 @@ class Backend(TaskContainer):
         stdout, stderr = (os.path.basename(path) for path in self._streams())
         return Order(
             place=place,
-            run=run_of(place),
+            run=settings.run or run_of(place),
             attempt=self.try_counter,
             folder=os.path.realpath(self.host_dir),
             work=os.path.realpath(str(self.host_work_dir())),  # type: ignore[no-untyped-call]
@@ -394,8 +397,9 @@ def _end_reported(
     def report(state: str, reason: str = "") -> None:
         if len(stack) != 1 or cfg.get("scheduler", "container_backend") != "flowsched":
             return
-        run = run_of(Place(folder, stack[0], ""))
-        future = begin(report_end(_where(_read_settings(cfg)), run, state, reason))
+        settings = _read_settings(cfg)
+        run = settings.run or run_of(Place(folder, stack[0], ""))
+        future = begin(report_end(_where(settings), run, state, reason))
         try:
             future.result(REPORT_S)
         except (FlowschedError, TimeoutError) as error:
@@ -424,7 +428,7 @@ def _plan(
     if not settings.plan:
         return
     values = values_to_json(inputs, namespace=workflow.name)
-    run = run_of(Place(folder, workflow.name, ""))
+    run = settings.run or run_of(Place(folder, workflow.name, ""))
 
     def report_plan(future: Future[tuple[str, int]]) -> None:
         error = future.exception()

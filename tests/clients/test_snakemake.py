@@ -25,6 +25,7 @@ import pytest
 from tests.clients.environments import REQUIRE, environment
 from tests.clients.live import LiveService
 from tests.crash.harness import Nursery
+from tests.forks import Forked
 
 HERE = Path(__file__).parent
 #: Snakemake's jobs own /tmp of their container: what all of them see must be elsewhere.
@@ -98,6 +99,34 @@ def snakemake(venv: Path, service: LiveService, folder: Path, rules: str, *argum
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def headed() -> Iterator[Forked]:
+    """`flowsched run Snakefile`, on a service of its own, at the same time."""
+    venv = environment("snakemake-9")
+    with tempfile.TemporaryDirectory(prefix="flowsched-snakemake-", dir=SHARED) as name:
+        shutil.copy(HERE / "snakemake" / "fan.smk", Path(name) / "Snakefile")
+        offline = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_FIND_LINKS": str(venv / "wheels")}
+        command = [
+            "run",
+            "Snakefile",
+            "--root",
+            f"{name}/root",
+            "--nodes",
+            "1",
+            "--cpu",
+            "4",
+            "--memory",
+            "16Gi",
+        ]
+        process = Forked(
+            [*command, "--images", "ignore", "-o", "json", "--", "--envvars", *offline],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(name),
+            env=os.environ | offline | {"PATH": f"{venv}/bin:{os.environ['PATH']}"},
+        )  # fmt: skip
+        yield process
+        process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +228,16 @@ def test_jobs_of_one_rule_are_shards_of_one_stage(runs: dict[str, Run]) -> None:
     tasks = run.asked(f"workflows/{ident}/tasks?stage=count")["tasks"]
     assert {str(task["index"]) for task in tasks} == numbers
     assert run.asked(f"workflows/{ident}")["counts"] == {"SUCCEEDED": 5}
+
+
+def test_flowsched_run_starts_snakemake_as_the_first_task_of_its_run(
+    headed: Forked, runs: dict[str, Run]
+) -> None:
+    """Its jobs find the run by their endpoint. The folder of the Snakefile is the storage."""
+    said, _ = headed.communicate(500)
+    assert headed.returncode == 0, said
+    found = json.loads(said[said.index("{") :])
+    assert found["workflow"]["state"] == "SUCCEEDED"
+    assert found["workflow"]["counts"] == {"SUCCEEDED": 6}
+    stages = {stage["name"]: stage["width"] for stage in found["stages"]}
+    assert stages == {"snakemake": 1, "split": 1, "count": 3, "total": 1}

@@ -146,7 +146,7 @@ def wrong_options(words: list[str]) -> list[str]:
     """Options that the command does not have, or the command itself where there is none."""
     command: Any = get_command(app)
     known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-    rest = list(words)
+    rest = words[: words.index("--")] if "--" in words else list(words)  # behind it: of an engine
     while rest and getattr(command, "commands", None):
         if rest[0].startswith("-") or rest[0] in ("COMMAND",):
             break

@@ -24,9 +24,10 @@ from rich.console import Console
 from rich.text import Text
 
 from flowsched.cli.context import Options, run
-from flowsched.cli.demo import CPU, GANGS, MEMORY, NODES, Cluster, introduce, scheduled, share
+from flowsched.cli.demo import CPU, GANGS, MEMORY, NODES, Cluster, introduce, scheduled
 from flowsched.cluster.kubernetes.api.client import Client
 from flowsched.cluster.kubernetes.api.errors import Refused
+from flowsched.engine_programs import share
 from flowsched.errors import ConfigurationError
 from tests.kubernetes.hollow.agent import SYSTEM, agent_pod
 from tests.kubernetes.hollow.binaries import find, missing

@@ -1,0 +1,77 @@
+"""`flowsched run` of a workflow in another engine's language: the engine runs as the head of the run (`workflow.formats.heads`)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from flowsched import engine_programs, tokens
+from flowsched.cli.context import echo
+from flowsched.client import Client, Run
+from flowsched.cluster.local.orders import set_secret
+from flowsched.errors import InvalidRequest
+from flowsched.workflow.formats.heads import TOKEN_SECRET, Engine, Start, head, run_name
+
+
+class EngineWorkflow(NamedTuple):
+    """A workflow, the engine that runs it, and how the engine is admitted to the service."""
+
+    engine: Engine
+    program: str
+    path: str
+    arguments: Sequence[str]
+    root: Path | None  #: of the service in this process
+    token: str | None  #: as the user gave it, or that of the service in this process
+    raw: bytes = b""  #: there is no document before the run has an id
+
+    async def submit(self, client: Client, key: str | None = None, resume: str | None = None) -> Run:
+        """Start the head. The run's id is that of all its tasks.
+
+        Raises:
+            InvalidRequest: The service is not on this machine, or another account's.
+        """
+        root, token = self.root or tokens.root_of(client.url), self.token or tokens.found(client.url)
+        if root is None:
+            raise InvalidRequest(
+                f"{self.engine.program} runs beside its service, on the files of that machine, and {client.url} is no service of "
+                f"yours on this machine. Leave out --server to run here, or use the service's WES: {client.url}/ga4gh/wes/v1 "
+                "(docs/engines.md)"
+            )
+        if token:
+            set_secret(root, TOKEN_SECRET, token.encode())
+        name = run_name(self.path)
+        start = Start(
+            self.program, self.path, os.getcwd(), self.arguments, client.url,
+            f"{name}-{secrets.token_hex(4)}", str(engine_programs.share("deploy", "cromwell", "flowsched-tes.conf")),
+        )  # fmt: skip
+        env = {**os.environ, "PATH": engine_programs.search_path()}
+        document = head(self.engine, start, name=name, env=env, labels={}, token=bool(token))
+        accepted = await client.submit(msgspec.json.encode(document))
+        return Run(start.run, accepted.created, client, accepted.notes)
+
+
+def engine_workflow(
+    path: str,
+    language: str,
+    program: str | None,
+    arguments: Sequence[str],
+    root: Path | None,
+    token: str | None,
+) -> EngineWorkflow:
+    """Find the engine of a workflow, and say its version.
+
+    Raises:
+        InvalidRequest: No engine for the language is installed.
+        OSError: There is no such file.
+    """
+    with open(path, "rb"):
+        pass
+    engine, found = engine_programs.find(language, program)
+    version = engine_programs.version(engine, found)
+    echo(f"{path} is run by {engine.program}{f' {version}' if version else ''} ({found})")
+    return EngineWorkflow(engine, found, os.path.abspath(path), arguments, root, token)

@@ -1,0 +1,66 @@
+"""The programs of other engines on this machine, and the files that flowsched has for them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from flowsched.errors import InvalidRequest
+from flowsched.workflow.formats.heads import ENGINES, Engine
+
+#: An engine on a Java machine takes some seconds to say its version.
+_VERSION_S: Final = 60.0
+_NUMBER: Final = re.compile(r"\d+\.[\w.+-]*\d")
+
+
+def search_path() -> str:
+    """The folders in which engines are looked for: those of PATH, and the one of the Python that runs flowsched."""
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)))
+
+
+def find(language: str, program: str | None = None) -> tuple[Engine, str]:
+    """An engine for a language, and the path of its program: of several the first of `ENGINES`.
+
+    Args:
+        language: As GA4GH WES calls it.
+        program: The engine that the user wants; None = any.
+
+    Raises:
+        InvalidRequest: None is installed, or the one that the user wants runs another language.
+    """
+    able = [each for each in ENGINES if each.language == language]
+    wanted = [each for each in able if program in (None, each.program)]
+    if not wanted:
+        known = ", ".join(each.program for each in able)
+        raise InvalidRequest(f"{program!r} is no engine for {language}: expected one of {known}")
+    for engine in wanted:
+        path = shutil.which(engine.program, path=search_path())
+        if path is not None:
+            return engine, os.path.abspath(path)
+    cures = "; or ".join(f"{each.program}: {each.install}" for each in wanted)
+    names = " and no ".join(each.program for each in wanted)
+    raise InvalidRequest(f"there is no {names} on the PATH, to run the workflow. Get {cures}")
+
+
+def version(engine: Engine, path: str) -> str:
+    """The version of an engine, as it says itself; "" if it says none."""
+    try:
+        done = subprocess.run(
+            [path, engine.version], capture_output=True, text=True, errors="replace", timeout=_VERSION_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = _NUMBER.search(done.stdout) or _NUMBER.search(done.stderr)
+    return "" if found is None else found[0]
+
+
+def share(*parts: str) -> Path:
+    """A file that comes with flowsched: in a checkout beside the package, in a wheel inside it."""
+    package = Path(__file__).parent
+    found = [base.joinpath(*parts) for base in (package.parent, package / "_share")]
+    return next((path for path in found if path.exists()), found[0])

@@ -1,0 +1,101 @@
+"""The head of a run in another engine's language: a document that starts the engine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowsched.workflow.document.decode import check_workflow, decode_workflow
+from flowsched.workflow.formats.heads import ENGINES, Engine, Start, head, language_of, run_name
+
+BY_NAME = {engine.program: engine for engine in ENGINES}
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "language"),
+    [
+        ("a/hello.wdl", b"", "WDL"),
+        ("pipeline", b"# hello\nversion 1.1\nworkflow w {", "WDL"),
+        ("main.nf", b"", "NFL"),
+        ("workflow/Snakefile", b"", "SMK"),
+        ("rules.smk", b"", "SMK"),
+        ("a.CWL", b"", "CWL"),
+        ("a.json", b'{"name": "version 1.1"}', ""),
+        ("-", b"", ""),
+    ],
+)
+def test_the_name_of_a_file_says_its_language(path: str, first: bytes, language: str) -> None:
+    """WDL is known by its text, too."""
+    assert language_of(path, first) == language
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/w/hello.wdl", "hello"),
+        ("/w/rna seq/main.nf", "rna-seq"),
+        ("/w/calls/workflow/Snakefile", "calls"),
+        ("/Snakefile", "Snakefile"),
+        ("/w/ä.wdl", "run"),
+    ],
+)
+def test_a_run_has_the_name_of_its_file_or_its_project(path: str, name: str) -> None:
+    """Many projects have a main.nf."""
+    assert run_name(path) == name
+
+
+def start(folder: Path, program: str, *arguments: str) -> Start:
+    url = "http://127.0.0.1:1"
+    return Start(program, f"{folder}/it's a.wdl", f"{folder}/of $(it)", arguments, url, "a-1", "/conf")
+
+
+def made(engine: Engine, at: Start, **env: str) -> dict[str, Any]:
+    return head(engine, at, name="a", env=env, labels={"team": "x"}, token=True)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.program)
+def test_an_engine_gets_its_arguments_its_endpoint_and_its_token(engine: Engine, tmp_path: Path) -> None:
+    """Whatever characters the paths have. The shell becomes the engine, so that a cancel reaches it."""
+    program = tmp_path / "it's bin" / engine.program
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$0" "$PWD" "$$" "$@"; env; for file; do cat "$file"; done 2>/dev/null; exit 0\n'
+    )
+    program.chmod(0o755)
+    (tmp_path / "of $(it)").mkdir()
+    at = start(tmp_path, str(program), "--name=$(X)", "two words")
+    spec = decode_workflow(msgspec.json.encode(made(engine, at)))
+    command = [word.replace("$$(", "$(") for word in spec.stages[0].roles[0].command]
+    (tmp_path / "work").mkdir()
+    env = {"PATH": os.environ["PATH"], "TOKEN": "0123"}
+    process = subprocess.Popen(command, cwd=tmp_path / "work", stdout=subprocess.PIPE, text=True, env=env)
+    said, _ = process.communicate(timeout=30)
+    lines = said.splitlines()
+    assert lines[:3] == [str(program), f"{tmp_path}/of $(it)", str(process.pid)]
+    assert "--name=$(X)" in lines
+    assert "two words" in lines
+    assert at.source in lines
+    assert "0123" in said
+    named = "MINIWDL__FLOWSCHED__RUN=a-1" if engine.program == "miniwdl" else "127.0.0.1:1/runs/a-1"
+    assert named in said
+
+
+def test_a_head_asks_for_no_room() -> None:
+    """A task that needs its whole node finds it; the head is one of its run, and no second one is started where it is lost."""
+    document = made(
+        BY_NAME["miniwdl"], start(Path("/w"), "/bin/miniwdl"), PATH="/bin", AWS_SECRET_ACCESS_KEY="x"
+    )
+    spec = check_workflow(document)
+    assert spec.call is not None
+    assert (spec.call.run, spec.call.node, spec.call.head) == ("a-1", "miniwdl", True)
+    (role,) = spec.stages[0].roles
+    assert (role.resources.cpu_millicores, role.resources.memory_bytes) == (0, 0)
+    assert dict(role.secrets) == {"TOKEN": "flowsched-token"}
+    assert dict(role.env) == {"PATH": "/bin"}
+    assert dict(spec.labels) == {"team": "x", "wes_workflow_type": "WDL"}
+    assert [policy.action.name for policy in spec.stages[0].policies] == ["FAIL_STAGE", "FAIL_STAGE"]
