@@ -25,10 +25,12 @@ SHARDS = 20
 
 
 @asynccontextmanager
-async def two_nodes(root: Path, **local: Any) -> AsyncIterator[Running]:
+async def two_nodes(root: Path, profile: Path | None = None, **local: Any) -> AsyncIterator[Running]:
     """A service with two nodes of eight cores, whose disks and links give 500 MB/s each."""
     rates = {"disk_rate": "500M", "nic_rate": "500M", "cpu": "8", "memory": "8Gi", "nodes": 2}
-    chosen = app.Settings(root=root, port=0, log_level="error", local=LocalSettings(**{**rates, **local}))
+    chosen = app.Settings(
+        root=root, port=0, log_level="error", profile=profile, local=LocalSettings(**{**rates, **local})
+    )
     async with app.running(chosen) as service, aiohttp.ClientSession() as session:
         yield Running(service.url, session)
 
@@ -163,3 +165,28 @@ async def test_the_node_keeps_what_its_task_delivered_to_a_shared_storage(
         ((_, rest),) = await run(service, [shard(tmp_path / "data", bam, 1, "/cromwell-executions")])
     assert (size, seen) == (40 * MB, inode)
     assert rest == f"C{40 * MB}\n"
+
+
+async def test_heavy_readers_of_a_shared_storage_do_not_run_all_at_once(tmp_path: Path) -> None:
+    """20 tasks of 1 s read 40 MB each of a storage of 100 MB/s: half of 40 MB in 1.4 s counts for one, so six fit in the budget of
+    90 MB/s. There are cores for 16.
+    """
+    need_container_paths(tmp_path)
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("{name: lab, storages: [{name: lab, read_rate: 100000000}]}")
+    bodies = []
+    for number in range(SHARDS):
+        sample = tmp_path / "data" / f"{number}.bam"
+        sample.parent.mkdir(exist_ok=True)
+        sample.touch()
+        os.truncate(sample, 40 * MB)
+        body = shard(tmp_path / "data", sample, number, "/cromwell-executions")
+        inside = body["outputs"][0]["path"]
+        command = f"date +%s%N > {inside}; sleep 1; date +%s%N >> {inside}"
+        body["executors"][0]["command"] = ["/bin/sh", "-c", command]
+        body["resources"]["backend_parameters"] = {"expectedRuntime": "1s"}
+        bodies.append(body)
+    async with two_nodes(tmp_path / "root", profile, images="ignore") as service:
+        times = [(begin, int(end)) for begin, end in await run(service, bodies)]
+    most = max(sum(begin <= at < end for begin, end in times) for at, _ in times)
+    assert 2 <= most <= 6
