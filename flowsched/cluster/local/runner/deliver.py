@@ -96,9 +96,9 @@ class Staging:
                 error.filename = join(self.path, name)
                 raise
             record = self.files.pop(name)
-            same = (before.st_ino, before.st_size, before.st_mtime_ns)
-            if "place" in record and same == (after.st_ino, after.st_size, after.st_mtime_ns):
-                record["version"] = file_version(after)
+            place, same = record.pop("place", None), (before.st_ino, before.st_size, before.st_mtime_ns)
+            if place is not None and same == (after.st_ino, after.st_size, after.st_mtime_ns):
+                record |= {"version": file_version(after), "place": place}
             yield record
 
     def close(self) -> None:
