@@ -273,6 +273,16 @@ def test_small_files_and_those_of_unknown_size_are_read_where_they_lie() -> None
     assert (len(s.pods), s.last.lookups) == (4, [])
 
 
+def test_a_file_that_would_fill_a_cache_is_read_where_it_lies() -> None:
+    """Its tasks would wait for room, or for ever. The smaller cache of the two decides."""
+    s = Scene(node("n0", cache_bytes=150 * MB), node("n1", cache_bytes=900 * MB))
+    s.state.policy.memoizing, s.state.policy.file_copies = True, "always"
+    s.tell(shard(s, "w0"), shard(s, "w1"))
+    assert len(s.launched) == 2
+    s.tell(shard(s, "v0", size=70 * MB), shard(s, "v1", size=70 * MB))
+    assert s.last.lookups == [("v0", 0), ("v1", 0)]
+
+
 def test_bytes_that_are_copied_do_not_count_as_read_in_place() -> None:
     """They count as those of any input: at its end the task has read them once."""
     s = copying()

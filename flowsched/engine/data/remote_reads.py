@@ -25,7 +25,7 @@ from flowsched.scheduling.policy.framework import storage_at
 from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import EMPTY, InputSpec, Match, StageSpec
+from flowsched.workflow.spec import EMPTY, InputSpec, Match
 
 #: Smaller files are read where they lie: a look at a file, a copy and its record cost a task more than it gains.
 _LEAST_BYTES: Final = 32 << 20
@@ -69,7 +69,7 @@ def share_files(
         if stage.state.terminal:
             continue
         for path in sorted(sources_of(stage.spec)):
-            if run.file_bytes.get(path, 0) < _LEAST_BYTES or not _can_be_copied(state, stage.spec, path):
+            if run.file_bytes.get(path, 0) < _LEAST_BYTES or not _can_be_copied(state, run, stage, path):
                 continue
             tasks, waiting = known.get(path, FileReaders())
             tasks, waiting = tasks + stage.spec.tasks, (*waiting, (run.id, stage.number))
@@ -78,7 +78,9 @@ def share_files(
             statement.put(known, path, FileReaders(tasks, () if pays else waiting))
             for workflow, number in waiting if pays else ():
                 reader = state.work.runs.get(workflow)
-                if reader is not None and not reader.stages[number].state.terminal:
+                if reader is None or reader.stages[number].state.terminal:
+                    continue
+                if _can_be_copied(state, reader, reader.stages[number], path):
                     _read_as_input(state, reader, reader.stages[number], path, statement)
                     changed[workflow, number] = reader, reader.stages[number]
     while len(known) > _MOST_FILES:
@@ -86,15 +88,21 @@ def share_files(
     return list(changed.values())
 
 
-def _can_be_copied(state: EngineState, spec: StageSpec, path: str) -> bool:
-    """Whether the tasks of a stage can have a copy of a file in its place."""
-    container, copies = spec.container, state.policy.file_copies
+def _can_be_copied(state: EngineState, run: WorkflowRun, stage: StageRun, path: str) -> bool:
+    """Whether the tasks of a stage can have a copy of a file in its place, and any cache has room for twice all its copies: a task
+    whose inputs fill the caches would wait for room.
+    """
+    container, copies, caches = stage.spec.container, state.policy.file_copies, state.cluster.catalogue.caches
     assert container is not None
     has_images = copies == "always" and all(step.image for step in container.steps)
     placed = [each for each in container.inputs if each.source == path]
-    return copies != "never" and all(
-        not each.directory and (has_images or each.path != each.source) for each in placed
-    )
+    if copies == "never" or any(
+        each.directory or not (has_images or each.path != each.source) for each in placed
+    ):
+        return False
+    copied = {path} | {each.source for each in container.inputs if each.source and each.input}
+    limits = [] if caches is None else [cache.limit for cache in caches.of.values() if cache.limit]
+    return 2 * sum(run.file_bytes.get(each, 0) for each in copied) <= min(limits, default=1 << 62)
 
 
 def _pays(state: EngineState, path: str, tasks: int) -> bool:
