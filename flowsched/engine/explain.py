@@ -95,10 +95,14 @@ def _with_backfill(start: Start, promised_ms: int | None, now: int) -> Start:
     return Start(low, start.start_ms, high)
 
 
+#: So many nodes are named whose outputs a call reads.
+_WRITERS: Final = 3
+
+
 def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: int) -> str:
     """The expected runtime of a task as text for people: the figure, its source, and the spread of similar tasks.
 
-    The text also gives the task's learned use of a disk, if there is one.
+    The text also gives the task's learned use of a disk, if there is one, and of a call the known facts about its inputs.
     """
     declared_ms = stage.spec.estimate.runtime_ms
     try:
@@ -106,17 +110,39 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
     except MissingInput:
         return ""
     expected_ms, _ = expected(state, run, stage, inputs)
-    disk = demand_text(state, run, stage, inputs)
+    rest = demand_text(state, run, stage, inputs) + _inputs_text(state, run, stage, inputs)
     if expected_ms is None:
-        return f"runtime unknown, counted as {format_duration(state.policy.profile.default_runtime_ms)}{disk}"
+        return f"runtime unknown, counted as {format_duration(state.policy.profile.default_runtime_ms)}{rest}"
     size = read_bytes(state.cluster.catalogue, run, stage, inputs)
-    samples = state.work.estimates.samples(*run.spec.kind_of(stage.spec))
+    kind = run.spec.kind_of(stage.spec)
+    samples = state.work.estimates.samples(*kind)
     whose = "as its document says" if declared_ms is not None else f"learned from {samples}"
+    if run.spec.call is not None and declared_ms is None:  # its stage is called as those of all other tasks
+        whose += f" {kind[0]} {'task' if samples == 1 else 'tasks'}"
     spread = spread_of(state, run, stage, size) if samples else None
     if spread is None:
-        return f"runs for {format_duration(expected_ms)}, {whose}{disk}"
+        return f"runs for {format_duration(expected_ms)}, {whose}{rest}"
     low, high = (format_duration(spread[LEVELS.index(level)]) for level in (100, 900))
-    return f"runs for {format_duration(expected_ms)}, {whose}; eight of ten between {low} and {high}{disk}"
+    return f"runs for {format_duration(expected_ms)}, {whose}; eight of ten between {low} and {high}{rest}"
+
+
+def _inputs_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int]) -> str:
+    """Of a call: the bytes that it reads, the node that has most of them, and the nodes of its run that wrote some of them."""
+    call, catalogue = run.spec.call, state.cluster.catalogue
+    size = read_bytes(catalogue, run, stage, inputs)
+    if call is None or not size:
+        return ""
+    there: Counter[int] = Counter()
+    for dataset in inputs:
+        there.update(dict.fromkeys(sorted(catalogue.nodes_of(dataset)), catalogue.sizes[dataset]))
+    text = f"; reads {format_bytes(size)}"
+    for node, here in there.most_common(1):
+        part = "all" if here == size else format_bytes(here)
+        text += f", {part} of it on {state.cluster.snapshot.names[node]}"
+    if call.after:
+        more = f" and {len(call.after) - _WRITERS} more" if len(call.after) > _WRITERS else ""
+        text += f"; follows {', '.join(call.after[:_WRITERS])}{more}"
+    return text
 
 
 def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> Spread | None:

@@ -456,3 +456,19 @@ def test_a_reason_is_broken_between_words() -> None:
     cut = [line.plain for line in wrapped(Text(message), 30)]
     assert len(cut) == 3
     assert [line.plain for line in wrapped(Text("x" * 100), 20)] == ["  " + "x" * 17 + "…"]
+
+
+def test_the_known_facts_of_an_engines_task_fit_80_columns() -> None:
+    """The text of `docs/explain.md`, broken between words."""
+    estimate = (
+        "runs for 4m, learned from 12 sort tasks; eight of ten between 3m31s and 4m40s; "
+        "reads 2.9 GiB, 2.7 GiB of it on n2; follows align"
+    )
+    view = ExplanationView(
+        stage="sort", tasks=1, state="QUEUED", code="NoRoom", message="", estimate=estimate
+    )
+    lines = [line.rstrip() for line in drawn(render.explain_panel([view]), width=80).splitlines()]
+    assert lines[1:] == [
+        "  runs for 4m, learned from 12 sort tasks; eight of ten between 3m31s and 4m40s;",
+        "  reads 2.9 GiB, 2.7 GiB of it on n2; follows align",
+    ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from flowsched.engine.events import Accepted
+from flowsched.engine.explain import explain
 from flowsched.engine.recovery import rank
+from flowsched.executor.protocol import ReplicaSeen
 from tests.engine.scene import Scene, node
 
 
@@ -90,3 +92,32 @@ def test_the_rank_that_a_plan_gives_stays() -> None:
     ranked = scene.accepted("c", STAGE, kind="split", call=call("split", 5_000)).run
     rank(scene.state, ranked)
     assert ranked.ranks.tolist() == [60_000]
+
+
+SORT: dict[str, Any] = STAGE | {
+    "inputs": [
+        {"name": "bam", "uri": "s3://b/1.bam"},
+        {"name": "ref", "uri": "s3://b/ref.fa", "size": 400_000_000},
+    ]
+}
+
+
+def test_explain_says_what_is_known_of_a_call_and_from_where() -> None:
+    """Twelve of its kind taught the runtime; `align` wrote the larger input, which is on one node; nothing has the reference."""
+    scene = Scene(node("n1", cpu=1), node("n2", cpu=1))
+    for number in range(12):
+        arrive(scene, f"s{number}", "sort")
+        scene.start(f"fs-s{number}-t-0-0")
+        scene.end(f"fs-s{number}-t-0-0", after=240_000)
+    scene.tell(ReplicaSeen("s3://b/1.bam", "n2", 2_900_000_000))
+    scene.submit("busy", STAGE | {"scatter": {"count": 2}})
+    waits = scene.accepted("waits", SORT, kind="sort", call=call("sort") | {"after": ["align"]})
+    scene.tell(waits)
+    (found,) = explain(scene.state, waits.run, scene.now)
+    assert found.estimate == (
+        "runs for 4m, learned from 12 sort tasks; eight of ten between 4m and 4m; "
+        "reads 3.1 GiB, 2.7 GiB of it on n2; follows align"
+    )
+    scene.submit("own", SORT)
+    (found,) = explain(scene.state, scene.runs["own"], scene.now)
+    assert found.estimate == "runtime unknown, counted as 1h"

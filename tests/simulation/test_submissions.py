@@ -13,6 +13,7 @@ from flowsched.simulation.world import World
 from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.estimates import Estimates
+from flowsched.workflow.learned_plan import LearnedPlan
 from flowsched.workflow.spec import Estimate, Traffic
 from tests.simulation.made_up import Told, made
 
@@ -149,6 +150,27 @@ def test_a_later_run_ranks_by_what_earlier_runs_took(way: str) -> None:
         sent = by_task(MIX, number) if way == "tes" else without_estimates(MIX)
         ends.append(tasks(run(sent, estimates=estimates))["long_1"]["end"])
     assert ends == pytest.approx([11.0, 10.0], abs=0.05)
+
+
+#: `prepare` takes 1 s, and 10 s of `train` follow it; six tasks of 3 s follow nothing.
+TAIL = made(
+    TWO,
+    {f"side_{number}": Told([], [f"s{number}"], seconds=3.0) for number in range(6)}
+    | {"prepare_1": Told([], ["p"], seconds=1.0), "train_1": Told(["p"], ["t"], seconds=10.0)},
+    {**{f"s{number}": 1 for number in range(6)}, "p": 1, "t": 1},
+)
+
+
+@pytest.mark.parametrize(("plan", "second"), [(LearnedPlan(), 16.0), (None, 20.0)])
+def test_a_later_run_starts_the_kind_first_that_long_kinds_follow(
+    plan: LearnedPlan | None, second: float
+) -> None:
+    """Runtimes alone put `prepare` last. The edge to `train` is learned in the first run, and kept for the second."""
+    estimates = Estimates()
+    for number, expected in ((1, None), (2, second)):
+        world = simulated("flowsched", TWO, [by_task(TAIL, number)], estimates=estimates, learned_plan=plan)
+        end = max(line["end"] for line in tasks(world).values())  # type: ignore[type-var]
+        assert expected is None or end == pytest.approx(expected, abs=0.1)
 
 
 def test_a_document_of_files_can_be_submitted_task_by_task() -> None:

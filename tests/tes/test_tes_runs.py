@@ -74,10 +74,10 @@ async def test_a_task_is_expected_to_take_as_long_as_others_of_its_process(
             )
         waits = await tes.create(nextflow("GROW (s8)", 8, **huge))
         other = await tes.create(nextflow("SHRINK (s8)", 9, **huge))
-        assert re.match(r"runs for \d+ms, learned from 8; ", await estimate(tes, waits))
+        assert re.match(r"runs for \d+ms, learned from 8 GROW tasks; ", await estimate(tes, waits))
         assert (await estimate(tes, other)).startswith("runtime unknown")
     async with serving(url, tmp_path, world) as tes:
-        assert re.match(r"runs for \d+ms, learned from 8; ", await estimate(tes, waits))
+        assert re.match(r"runs for \d+ms, learned from 8 GROW tasks; ", await estimate(tes, waits))
 
 
 async def test_edges_between_processes_are_learned_of_files_and_outlive_a_restart(
