@@ -400,6 +400,7 @@ async def assembled(settings: Settings) -> AsyncIterator[tuple[Any, Any, Any, An
                 profiles=profiles,
                 limits=_live_limits(settings.limits),
                 refusal=_refusal(settings) if settings.executor == "local" else None,
+                root=settings.root.absolute() if settings.executor == "local" else None,
             )
             yield service, leader, writer, executor
 

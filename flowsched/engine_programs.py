@@ -7,11 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from flowsched.errors import InvalidRequest
-from flowsched.workflow.formats.heads import ENGINES, Engine
+from flowsched.workflow.formats.heads import ENGINES, Engine, Start, head
 
 #: An engine on a Java machine takes some seconds to say its version.
 _VERSION_S: Final = 60.0
@@ -45,6 +48,39 @@ def find(language: str, program: str | None = None) -> tuple[Engine, str]:
     cures = "; or ".join(f"{each.program}: {each.install}" for each in wanted)
     names = " and no ".join(each.program for each in wanted)
     raise InvalidRequest(f"there is no {names} on the PATH, to run the workflow. Get {cures}")
+
+
+def document(
+    engine: Engine,
+    program: str,
+    source: str,
+    folder: str,
+    arguments: Sequence[str],
+    *,
+    url: str,
+    ident: str,
+    name: str,
+    labels: Mapping[str, str] | None = None,
+    token: bool,
+) -> bytes:
+    """The document that begins a run: its head, which gets what it needs of this process's environment.
+
+    Args:
+        engine: The engine.
+        program: The path of its program.
+        source: The workflow, as a path or as what the engine fetches.
+        folder: Where the engine works.
+        arguments: Of the engine.
+        url: The service, as the engine reaches it.
+        ident: The id of the run.
+        name: Its name.
+        labels: Of the run.
+        token: Whether the service wants one.
+    """
+    settings = str(share("deploy", "cromwell", "flowsched-tes.conf"))
+    start = Start(program, source, folder, arguments, url, ident, settings)
+    env = {**os.environ, "PATH": search_path()}
+    return msgspec.json.encode(head(engine, start, name=name, env=env, labels=labels or {}, token=token))
 
 
 def version(engine: Engine, path: str) -> str:

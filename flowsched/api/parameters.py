@@ -8,10 +8,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
-from aiohttp import web
+from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import MultiMapping
 
 from flowsched.api.routes import Call, Limits, Q
@@ -21,6 +22,8 @@ from flowsched.workflow.document.reader import read_document
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+#: The most parts of a form.
+_MOST_PARTS: Final = 2_000
 #: A fault shows at most so much of what was sent.
 SHOWN: Final = 60
 #: Longer path segments and parameters name nothing that could exist.
@@ -178,6 +181,44 @@ async def read_body(request: web.Request, limit: int, limits: Limits) -> bytes:
     except TimeoutError:
         raise InvalidRequest(f"The body did not arrive within {limits.body_seconds:.0f} s") from None
     return bytes(parts)
+
+
+class Part(NamedTuple):
+    """A part of a form."""
+
+    name: str
+    filename: str  #: "" = it is no file
+    data: bytes
+
+
+async def read_form(request: web.Request, limits: Limits) -> list[Part]:
+    """The parts of a form, in their order, which have no more bytes together than a body may have.
+
+    Raises:
+        TooLarge: They have more.
+        InvalidRequest: It is no form, or does not arrive in time.
+    """
+    parts: list[Part] = []
+    left = limits.body_bytes
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in await request.multipart():
+                if not isinstance(part, BodyPartReader) or part.name is None:
+                    raise InvalidRequest("A part of the form has no name")
+                found = bytearray()
+                while chunk := await part.read_chunk():
+                    found += chunk
+                    if len(found) > left:
+                        raise TooLarge("The form has more bytes than a body may have")
+                left -= len(found)
+                parts.append(Part(part.name, part.filename or "", bytes(found)))
+                if len(parts) > _MOST_PARTS:
+                    raise TooLarge(f"The form has more than {_MOST_PARTS} parts")
+    except TimeoutError:
+        raise InvalidRequest(f"The form did not arrive within {limits.body_seconds:.0f} s") from None
+    except (HttpProcessingError, ValueError, AssertionError, RuntimeError) as error:
+        raise InvalidRequest(f"The form cannot be read: {error}") from error
+    return parts
 
 
 async def read_json(request: web.Request, kind: type[S], limits: Limits) -> S:

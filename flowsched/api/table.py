@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from msgspec.structs import asdict
 
-from flowsched.api.handlers import cluster, extender, pages, plans, streams, tes, workflows
+from flowsched.api.handlers import cluster, extender, pages, plans, streams, tes, wes, workflows
 from flowsched.api.parameters import path_text, task_of
 from flowsched.api.problems import MEDIA as PROBLEM
 from flowsched.api.routes import PREFIX, Answer, Body, Call, Policy, Process, Route
+from flowsched.control.wes import RunRequest
 from flowsched.values import replace
 from flowsched.workflow.formats.tes.task import Task
 from flowsched.workflow.views import (
@@ -268,6 +269,32 @@ _TES: Final[tuple[Route, ...]] = (
           query=tes.TesQuery),
 )  # fmt: skip
 
+_R: Final = f"{wes.WES_PREFIX}/runs"
+_RUN: Final = f"{_R}/{{run}}"
+_WES: Final[tuple[Route, ...]] = (
+    Route("GET", f"{wes.WES_PREFIX}/service-info", "get_wes_service_info", wes.get_wes_service_info,
+          "GA4GH WES 1.1: what this server is, and which engines it has", _ok("The service.", wes.WesServiceInfo), tag="wes",
+          query=wes.WesQuery),
+    Route("POST", _R, "create_wes_run", wes.create_wes_run,
+          "GA4GH WES 1.1: run a workflow by its engine; a form with attachments, or JSON", _ok("Its id.", wes.WesRunId),
+          body=Body("The workflow.", RunRequest), tag="wes", query=wes.WesQuery),
+    Route("GET", _R, "list_wes_runs", wes.list_wes_runs,
+          "GA4GH WES 1.1: list runs, live ones first", _ok("One page.", wes.WesRunList), tag="wes", process=Process.BEST_LEADER,
+          query=wes.WesPageQuery),
+    Route("GET", _RUN, "get_wes_run", wes.get_wes_run,
+          "GA4GH WES 1.1: look at a run", _ok("The run.", wes.WesRunLog), tag="wes", process=Process.BEST_LEADER,
+          query=wes.WesQuery),
+    Route("GET", f"{_RUN}/status", "get_wes_run_status", wes.get_wes_run_status,
+          "GA4GH WES 1.1: the state of a run", _ok("The state.", wes.WesRunStatus), tag="wes", process=Process.BEST_LEADER,
+          query=wes.WesQuery),
+    Route("GET", f"{_RUN}/tasks", "list_wes_tasks", wes.list_wes_tasks,
+          "GA4GH WES 1.1: list the tasks of a run", _ok("One page.", wes.WesTaskList), tag="wes", query=wes.WesPageQuery),
+    Route("GET", f"{_RUN}/tasks/{{task}}", "get_wes_task", wes.get_wes_task,
+          "GA4GH WES 1.1: look at a task of a run", _ok("The task.", wes.WesTaskLog), tag="wes", query=wes.WesQuery),
+    Route("POST", f"{_RUN}/cancel", "cancel_wes_run", wes.cancel_wes_run,
+          "GA4GH WES 1.1: cancel a run with its tasks", _ok("Its id.", wes.WesRunId), tag="wes", query=wes.WesQuery),
+)  # fmt: skip
+
 _SERVER: Final[tuple[Route, ...]] = (
     Route("GET", "/livez", "get_livez", pages.get_livez,
           "Is it alive?", _health("Which loop is stuck."), tag="server", policy=Policy.OPEN),
@@ -304,6 +331,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *_POLICY,
     *_SCHEDULER,
     *_TES,
+    *_WES,
     *_SERVER,
 )
 #: TES clients try several prefixes. These paths are served and not described a second and third time.

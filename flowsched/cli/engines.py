@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from flowsched import engine_programs, tokens
 from flowsched.cli.context import echo
 from flowsched.client import Client, Run
 from flowsched.cluster.local.orders import set_secret
 from flowsched.errors import InvalidRequest
-from flowsched.workflow.formats.heads import TOKEN_SECRET, Engine, Start, head, run_name
+from flowsched.workflow.formats.heads import TOKEN_SECRET, Engine, run_name
 
 
 class EngineWorkflow(NamedTuple):
@@ -45,14 +43,13 @@ class EngineWorkflow(NamedTuple):
         if token:
             set_secret(root, TOKEN_SECRET, token.encode())
         name = run_name(self.path)
-        start = Start(
-            self.program, self.path, os.getcwd(), self.arguments, client.url,
-            f"{name}-{secrets.token_hex(4)}", str(engine_programs.share("deploy", "cromwell", "flowsched-tes.conf")),
+        ident = f"{name}-{secrets.token_hex(4)}"
+        document = engine_programs.document(
+            self.engine, self.program, self.path, os.getcwd(), self.arguments,
+            url=client.url, ident=ident, name=name, token=bool(token),
         )  # fmt: skip
-        env = {**os.environ, "PATH": engine_programs.search_path()}
-        document = head(self.engine, start, name=name, env=env, labels={}, token=bool(token))
-        accepted = await client.submit(msgspec.json.encode(document))
-        return Run(start.run, accepted.created, client, accepted.notes)
+        accepted = await client.submit(document)
+        return Run(ident, accepted.created, client, accepted.notes)
 
 
 def engine_workflow(

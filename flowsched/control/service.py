@@ -33,6 +33,7 @@ from flowsched.control.tes import TesService
 from flowsched.control.timeline import Columns
 from flowsched.control.tracing import LABEL, is_header
 from flowsched.control.views import queue_views
+from flowsched.control.wes import WesService
 from flowsched.engine.delta import TaskWrite
 from flowsched.engine.explain import (
     Explanation,
@@ -192,6 +193,7 @@ class Service:
         profiles: ProfileBook | None = None,
         limits: LiveLimits = LiveLimits(),  # noqa: B008  # frozen
         refusal: Refusal | None = None,
+        root: Path | None = None,
     ) -> None:
         self._refusal = refusal
         self._replicated = replicated
@@ -229,6 +231,11 @@ class Service:
             TesTasks(database), self._admission, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
             failpoint=failpoint, tails=self._tails, replicated=replicated, refusal=refusal,
+        )  # fmt: skip
+
+        self.wes = WesService(
+            root, submit=self.submit, workflow=self.workflow, list_workflows=self.list_workflows, task=self.task,
+            tasks=self.tasks, logs=self.logs, command=self.command,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ workflows

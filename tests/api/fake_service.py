@@ -14,6 +14,7 @@ from fake_plans import FakePlans
 from flowsched.api.routes import Limits
 from flowsched.control.service import OutputData
 from flowsched.control.tes import TesPage
+from flowsched.control.wes import WesService
 from flowsched.errors import Conflict, Fault, InvalidDocument, NotFound
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.views import (
@@ -145,9 +146,11 @@ class FakeTes:
     def storage(self) -> list[str]:
         return ["file:///"]
 
-    async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
+    async def create(
+        self, raw: bytes, *, client: str = "", idempotency_key: str | None = None, run: str = ""
+    ) -> str:
         self.service._fail()
-        self.asked.append({"raw": raw, "client": client, "key": idempotency_key})
+        self.asked.append({"raw": raw, "client": client, "key": idempotency_key, "run": run})
         return self.service.add("tes")
 
     async def get(self, ident: str, view: str) -> bytes:
@@ -201,6 +204,10 @@ class FakeService:
         self.batches: list[int] = []  #: of requests to cancel several workflows, how many each named
         self.drained: dict[str, tuple[int | None, str | None, str, str]] = {}
         self.tes = FakeTes(self)
+        self.wes = WesService(
+            None, submit=self.submit, workflow=self.workflow, list_workflows=self.list_workflows, task=self.task,
+            tasks=self.tasks, logs=self.logs, command=self.command,
+        )  # fmt: skip
 
     # -- what tests do to it
 

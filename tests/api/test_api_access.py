@@ -72,7 +72,8 @@ POLICIES = {
     "GET /docs/docs.css": Policy.OPEN,
     **{
         route: policy
-        for prefix in ("/ga4gh/tes/v1", "/v1", "")
+        for run in ("", "/runs/{run}")
+        for prefix in (f"{run}/ga4gh/tes/v1", f"{run}/v1", run)
         for route, policy in {
             f"GET {prefix}/service-info": Policy.READ,
             f"POST {prefix}/tasks": Policy.WRITE,
@@ -82,6 +83,14 @@ POLICIES = {
             f"POST {prefix}/tasks/{{id}}:cancel": Policy.WRITE,
         }.items()
     },
+    "GET /ga4gh/wes/v1/service-info": Policy.READ,
+    "POST /ga4gh/wes/v1/runs": Policy.WRITE,
+    "GET /ga4gh/wes/v1/runs": Policy.READ,
+    "GET /ga4gh/wes/v1/runs/{run}": Policy.READ,
+    "GET /ga4gh/wes/v1/runs/{run}/status": Policy.READ,
+    "GET /ga4gh/wes/v1/runs/{run}/tasks": Policy.READ,
+    "GET /ga4gh/wes/v1/runs/{run}/tasks/{task}": Policy.READ,
+    "POST /ga4gh/wes/v1/runs/{run}/cancel": Policy.WRITE,
 }
 TOKEN = "s3cret-tökën"
 GOOD = {"Authorization": f"Bearer {TOKEN}"}
@@ -157,7 +166,16 @@ async def test_fault_45a_every_route_and_every_identity(
     workflow = service.add(state="FAILED")
     method, path = route.split()
     path = (
-        path.format(workflow=workflow, stage="align", index=0, name="lab", id=workflow, plan="p1")
+        path.format(
+            workflow=workflow,
+            stage="align",
+            index=0,
+            name="lab",
+            id=workflow,
+            plan="p1",
+            run=workflow,
+            task="align.0",
+        )
         if "{" in path
         else path
     )

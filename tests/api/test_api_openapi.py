@@ -131,13 +131,14 @@ async def test_answers_are_of_the_media_types_described(
     api: TestClient, service: FakeService, route: Any
 ) -> None:
     """Each GET: success and, where it has a parameter, the 404."""
-    workflow = service.add(state="SUCCEEDED")
+    workflow = service.add(state="SUCCEEDED", source="align", labels={"wes_workflow_type": "WDL"})
     service.documents[workflow] = b"{}"
     service.write("vcf", "calls.vcf", b"x")
     described = DOCUMENT["paths"][route.path]["get"]["responses"]
     for ident in (workflow, "nope"):
         plan = "p1" if ident == workflow else "nope"
         values = {"workflow": ident, "stage": "align", "index": 0, "name": "vcf", "id": ident, "plan": plan}
+        values |= {"run": ident, "task": "align.0"}
         path = route.path.format(**values) if "{" in route.path else route.path
         answer = await api.get(path)
         assert answer.content_type in described[str(answer.status)]["content"]

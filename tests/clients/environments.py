@@ -44,5 +44,11 @@ def versions(folder: Path) -> str:
     ]
     told = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     found = {package["name"]: package["version"] for package in json.loads(told)}
-    shown = ("py-tes", "snakemake", "snakemake-executor-plugin-tes", "snakemake-storage-plugin-fs")
+    shown = (
+        "py-tes",
+        "wes-service",
+        "snakemake",
+        "snakemake-executor-plugin-tes",
+        "snakemake-storage-plugin-fs",
+    )
     return ", ".join(f"{package} {found[package]}" for package in shown if package in found)

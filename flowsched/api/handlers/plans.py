@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
-from aiohttp import BodyPartReader, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import web
 
 from flowsched.api.handlers.workflows import Limit, PageToken, answer
-from flowsched.api.parameters import read_body
-from flowsched.api.routes import PREFIX, Call, Limits, Query
+from flowsched.api.parameters import read_body, read_form
+from flowsched.api.routes import PREFIX, Call, Query
 from flowsched.aside import aside
-from flowsched.errors import InvalidRequest, TooLarge
+from flowsched.errors import InvalidRequest
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.views import PlanBody
 
@@ -46,7 +44,7 @@ async def create_plan(call: Call[Query]) -> web.Response:
     """201 with the plan."""
     limits = call.serving.limits
     if call.request.content_type == "multipart/form-data":
-        parts = await _form(call.request, limits)
+        parts = {part.name: part.data for part in await read_form(call.request, limits)}
         body = await aside(sum(map(len, parts.values())), _submission, parts)
     else:
         raw = await read_body(call.request, limits.body_bytes, limits)
@@ -62,24 +60,6 @@ def _decoded(raw: bytes) -> PlanBody:
         return msgspec.convert(read_document(raw), PlanBody)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"The body is no plan request: {error}") from error
-
-
-async def _form(request: web.Request, limits: Limits) -> dict[str, bytes]:
-    """The parts of a form by name."""
-    parts: dict[str, bytes] = {}
-    left = limits.body_bytes
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for part in await request.multipart():
-                if not isinstance(part, BodyPartReader) or part.name is None:
-                    raise InvalidRequest("A part of the form has no name")
-                parts[part.name] = await _part(part, left)
-                left -= len(parts[part.name])
-    except TimeoutError:
-        raise InvalidRequest(f"The form did not arrive within {limits.body_seconds:.0f} s") from None
-    except (HttpProcessingError, ValueError, AssertionError, RuntimeError) as error:
-        raise InvalidRequest(f"The form cannot be read: {error}") from error
-    return parts
 
 
 def _submission(parts: Mapping[str, bytes]) -> PlanBody:
@@ -101,15 +81,6 @@ def _submission(parts: Mapping[str, bytes]) -> PlanBody:
         inputs=inputs,
         run=_text("run", parts.get("run", b"")),
     )
-
-
-async def _part(part: BodyPartReader, left: int) -> bytes:
-    found = bytearray()
-    while chunk := await part.read_chunk():
-        found += chunk
-        if len(found) > left:
-            raise TooLarge("The form has more bytes than a body may have")
-    return bytes(found)
 
 
 def _text(name: str, raw: bytes) -> str:

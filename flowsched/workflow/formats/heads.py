@@ -70,6 +70,7 @@ class Engine(NamedTuple):
         language: The language, in the words of GA4GH WES.
         install: How to get it.
         script: The lines of a shell that become the engine. The token is in `TOKEN`, and `$here` is a folder for files of this run.
+        params: The arguments before a file of inputs.
         version: The argument that prints its version.
     """
 
@@ -77,6 +78,7 @@ class Engine(NamedTuple):
     language: str
     install: str
     script: Callable[[Start], Sequence[str]]
+    params: Sequence[str] = ()
     version: str = "--version"
 
 
@@ -240,13 +242,15 @@ def _cromwell(start: Start) -> Sequence[str]:
 
 #: The engines of each language, the first that is there counts.
 ENGINES: Final = (
-    Engine("miniwdl", "WDL", "pip install 'flowsched[wdl]'", _miniwdl),
-    Engine("cromwell", "WDL", "conda install -c bioconda cromwell", _cromwell),
+    Engine("miniwdl", "WDL", "pip install 'flowsched[wdl]'", _miniwdl, ("-i",)),
+    Engine("cromwell", "WDL", "conda install -c bioconda cromwell", _cromwell, ("-i",)),
     Engine(
         "snakemake", "SMK", "pip install snakemake snakemake-executor-plugin-tes snakemake-storage-plugin-fs six",
-        _snakemake,
+        _snakemake, ("--configfile",),
     ),
-    Engine("nextflow", "NFL", "https://www.nextflow.io/docs/latest/install.html", _nextflow, "-version"),
+    Engine(
+        "nextflow", "NFL", "https://www.nextflow.io/docs/latest/install.html", _nextflow, ("-params-file",), "-version"
+    ),
     Engine("toil-cwl-runner", "CWL", "pip install 'toil[cwl]<8' toil-batch-system-tes six 'setuptools<81'", _toil),
     Engine("cwl-tes", "CWL", "pip install cwl-tes", _cwl_tes),
 )  # fmt: skip

@@ -1,0 +1,254 @@
+"""GA4GH WES runs: workflows in the languages of other engines, whose engines the service starts as `flowsched run` does.
+
+A run has a folder in the root, with its attachments, its parameters, and the files of its engine. Its head is a workflow like any
+other: a client that may submit documents may run any command on this machine already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import msgspec
+
+from flowsched import engine_programs
+from flowsched.cluster.local.orders import set_secret
+from flowsched.errors import InvalidRequest, NotFound
+from flowsched.workflow.document.reader import read_document
+from flowsched.workflow.formats.heads import ENGINES, TOKEN_SECRET, TYPE_LABEL, run_name
+from flowsched.workflow.views import TaskPage, TaskView, WorkflowPage, WorkflowView
+
+#: In the root: a folder for each run, which its owner removes.
+FOLDER: Final = "wes"
+_REQUEST: Final = "request.json"
+_PARAMS: Final = "workflow_params.json"
+_LONGEST_NAME: Final = 255
+#: An engine's outputs are found in so much of what it printed.
+_MOST_OUTPUT: Final = 1 << 20
+LANGUAGES: Final = tuple(dict.fromkeys(engine.language for engine in ENGINES))
+
+
+class RunRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A workflow to run. In a form, each value that is no text is JSON."""
+
+    workflow_params: dict[str, Any] = {}
+    workflow_type: str
+    workflow_type_version: str = ""
+    tags: dict[str, str] = {}
+    workflow_engine: str = ""
+    workflow_engine_version: str = ""
+    workflow_engine_parameters: dict[str, str] = {}
+    workflow_url: str
+
+
+class WesService:
+    """Answers the routes of GA4GH WES, by the service's own answers about runs.
+
+    Args:
+        root: Of the service; None = its tasks run elsewhere, where it can start no engine.
+        submit: Accepts a document.
+        workflow, list_workflows, task, tasks, logs, command: As the service has them.
+    """
+
+    def __init__(
+        self,
+        root: Path | None,
+        *,
+        submit: Callable[[bytes], Awaitable[object]],
+        workflow: Callable[[str], Awaitable[WorkflowView]],
+        list_workflows: Callable[..., Awaitable[WorkflowPage]],
+        task: Callable[[str, str, int], Awaitable[TaskView]],
+        tasks: Callable[..., Awaitable[TaskPage]],
+        logs: Callable[..., Awaitable[tuple[bytes, bool]]],
+        command: Callable[[str, str], Awaitable[object]],
+    ) -> None:
+        self._root = root
+        self._submit = submit
+        self._workflow = workflow
+        self._list = list_workflows
+        self._task = task
+        self.tasks = tasks
+        self._logs = logs
+        self._command = command
+        self._versions: dict[str, tuple[str, str]] | None = None
+
+    async def versions(self) -> Mapping[str, tuple[str, str]]:
+        """Language and version of each engine that is installed here, by its program. Asked once."""
+        if self._versions is None:
+            self._versions = {} if self._root is None else await asyncio.to_thread(_installed)
+        return self._versions
+
+    async def begin(
+        self, request: RunRequest, files: Mapping[str, bytes], url: str, token: str | None
+    ) -> str:
+        """Start a run; its id.
+
+        Args:
+            request: The workflow.
+            files: The attachments by name.
+            url: This service, as an engine on this machine reaches it.
+            token: Of this service.
+
+        Raises:
+            InvalidRequest: The request names what is not there, or what may not be.
+        """
+        if self._root is None:
+            raise InvalidRequest(
+                "this service runs its tasks on another machine, and starts no engine: start it yourself, with this service as its "
+                "TES endpoint (docs/engines.md)"
+            )
+        language = request.workflow_type.upper()
+        if language not in LANGUAGES:
+            raise InvalidRequest(
+                f"workflow_type: found {request.workflow_type!r:.60}, expected one of {', '.join(LANGUAGES)}"
+            )
+        engine, program = engine_programs.find(language, request.workflow_engine or None)
+        paths = {_inside(name): data for name, data in files.items()}
+        name = run_name(request.workflow_url)
+        ident = f"{name}-{secrets.token_hex(8)}"
+        folder = self._root.absolute() / FOLDER / ident / "work"
+        source = _source(request.workflow_url, paths, folder)
+        arguments = [word for pair in _options(request.workflow_engine_parameters) for word in pair if word]
+        if request.workflow_params:
+            paths.setdefault(_PARAMS, msgspec.json.encode(request.workflow_params))
+            arguments += [*engine.params, str(folder / _PARAMS)]
+        document = engine_programs.document(
+            engine, program, source, str(folder), arguments,
+            url=url, ident=ident, name=name, labels=request.tags, token=bool(token),
+        )  # fmt: skip
+        try:
+            await asyncio.to_thread(self._write, folder, paths, request, token)
+            await self._submit(document)
+        except Exception:
+            await asyncio.to_thread(shutil.rmtree, folder.parent, ignore_errors=True)
+            raise
+        return ident
+
+    def _write(
+        self, folder: Path, paths: Mapping[str, bytes], request: RunRequest, token: str | None
+    ) -> None:
+        assert self._root is not None
+        if token:
+            set_secret(self._root, TOKEN_SECRET, token.encode())
+        folder.mkdir(mode=0o700, parents=True)
+        (folder.parent / _REQUEST).write_bytes(msgspec.json.encode(request))
+        for name, data in paths.items():
+            path = folder / name
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(data)
+            except OSError as error:
+                raise InvalidRequest(f"workflow_attachment {name!r:.200}: {error.strerror}") from error
+
+    async def run(self, ident: str) -> WorkflowView:
+        """A run that has a head.
+
+        Raises:
+            NotFound: There is none of this id.
+        """
+        view = await self._workflow(ident)
+        if TYPE_LABEL not in view.labels:
+            raise NotFound(f"there is no run of an engine with the id {ident}")
+        return view
+
+    async def head(self, view: WorkflowView) -> TaskView:
+        """The task that is the engine's process."""
+        return await self._task(view.id, view.source, 0)
+
+    async def list(self, limit: int, page_token: str | None) -> WorkflowPage:
+        """Runs that have a head, those that live first, each newest first."""
+        return await self._list(label=f"{TYPE_LABEL}=", limit=limit, page_token=page_token)
+
+    async def request(self, view: WorkflowView) -> RunRequest:
+        """The request of a run; of one that a command began, its type alone."""
+        if self._root is not None:
+            path = self._root / FOLDER / view.id / _REQUEST
+            try:
+                return msgspec.json.decode(await asyncio.to_thread(path.read_bytes), type=RunRequest)
+            except (OSError, msgspec.DecodeError):
+                pass
+        return RunRequest(workflow_type=view.labels[TYPE_LABEL], workflow_url="", workflow_engine=view.source)
+
+    async def outputs(self, view: WorkflowView) -> dict[str, Any]:
+        """The outputs of a run that has succeeded, as far as its engine prints them as JSON (miniwdl, Toil, cwl-tes)."""
+        if view.state != "SUCCEEDED":
+            return {}
+        printed, _ = await self._logs(view.id, view.source, 0, stream="stdout", limit=_MOST_OUTPUT)
+        try:
+            found = await asyncio.to_thread(read_document, printed)
+        except InvalidRequest:
+            return {}
+        found = found.get("outputs", found) if isinstance(found, dict) else {}
+        return found if isinstance(found, dict) else {}
+
+    async def cancel(self, ident: str) -> None:
+        """Cancel a run with all its tasks; one that has ended stays as it is."""
+        await self.run(ident)
+        await self._command(ident, "cancel")
+
+
+def _installed() -> dict[str, tuple[str, str]]:
+    found = {}
+    for engine in ENGINES:
+        try:
+            _, program = engine_programs.find(engine.language, engine.program)
+        except InvalidRequest:
+            continue
+        found[engine.program] = engine.language, engine_programs.version(engine, program)
+    return found
+
+
+def _inside(name: str) -> str:
+    """The path of an attachment below the folder of its run.
+
+    Raises:
+        InvalidRequest: It leads out of it, or is no name of a file.
+    """
+    path = PurePosixPath(name)
+    parts = [part for part in path.parts if part != "."]
+    bad = path.is_absolute() or ".." in parts or not name.isprintable()
+    if bad or not parts or any(len(part.encode()) > _LONGEST_NAME for part in parts) or len(name) > 1024:
+        raise InvalidRequest(
+            f"workflow_attachment: found the name {name!r:.200}, expected a path below the run's folder, without `..`"
+        )
+    return "/".join(parts)
+
+
+def _source(url: str, paths: Mapping[str, bytes], folder: Path) -> str:
+    """The workflow as its engine gets it: an attachment, a file of this machine, or a URL that the engine fetches.
+
+    Raises:
+        InvalidRequest: There is no such attachment.
+    """
+    if "://" in url and not url.startswith("file://"):
+        return url
+    path = url.removeprefix("file://")
+    if path.startswith("/"):
+        return path
+    name = _inside(path) if path else ""
+    if name not in paths:
+        raise InvalidRequest(
+            f"workflow_url: found {url!r:.200}, expected the name of an attachment ({', '.join(list(paths)[:10]) or 'none came'}), "
+            "an absolute path or a URL"
+        )
+    return str(folder / name)
+
+
+def _options(parameters: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The engine's options: each with its value, which may be empty.
+
+    Raises:
+        InvalidRequest: A name is none of an option.
+    """
+    for name in parameters:
+        if not name.startswith("-") or "\0" in name + parameters[name]:
+            raise InvalidRequest(
+                f"workflow_engine_parameters: found {name!r:.60}, expected an option of the engine, as `-resume`"
+            )
+    return list(parameters.items())
