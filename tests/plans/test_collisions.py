@@ -214,3 +214,13 @@ def test_what_was_imported_by_url_imports_from_beside_it() -> None:
     sub = 'version 1.0\nimport "../u.wdl" as u\nworkflow sub { call u.t }'
     for imports in ({URL: sub, "repo/u.wdl": TASK}, {"tasks/t.wdl": sub, "u.wdl": TASK}):
         assert [node.path for node in plan_wdl(sources(source, imports)).nodes] == ["w.sub.t"]
+
+
+def test_a_version_that_the_parser_does_not_know_is_read_as_the_one_before() -> None:
+    """It extends that one. What is new in it is refused, with its place."""
+    text = "# hello\n\nversion {}\nworkflow w {{ input {{ Int n }} if (n > 1) {{ call t }} {} }}\ntask t {{ command <<< >>> }}"
+    plain, plan = (plan_wdl(sources(text.format(version, "")), {"w.n": 2}) for version in ("1.2", "1.3"))
+    assert (plan.nodes, plan.edges) == (plain.nodes, plain.edges)
+    assert (plain.notes, plan.notes) == ((), ("main.wdl: version 1.3 was read as 1.2",))
+    with pytest.raises(InvalidDocument, match=r"main\.wdl:4:"):
+        plan_wdl(sources(text.format("1.3", "else if (n > 0) { call t as u }")), {"w.n": 2})

@@ -30,6 +30,9 @@ Callee = Tree.Task | Tree.Workflow
 #: An entry of `call … { input: name = …, name }`, up to its expression.
 _CALL_INPUT: Final = re.compile(r"(?:\s|,|#[^\n]*|input\s*:)*(\w+)\s*(=(?!=))?")
 
+#: The version statement of a source that miniwdl does not know yet; nothing but comments stands before it.
+_LATER: Final = re.compile(r"\A(?:\s|#[^\n]*\n)*version\s+(1\.[3-9])\s")
+
 
 class Documents:
     """Loads documents.
@@ -122,7 +125,11 @@ class Documents:
     # ---- names that are used twice ----
 
     def _parsed(self, text: str, name: str) -> Tree.Document:
-        """Parse a source, without its repetitions if its parser refuses them."""
+        """Parse a source, without its repetitions if its parser refuses them; a version after 1.2 as 1.2, which it extends."""
+        later = _LATER.search(text)
+        if later is not None:
+            text = f"{text[: later.start(1)]}1.2{text[later.end(1) :]}"
+            self.notes.append(f"{name}: version {later[1]} was read as 1.2")
         while True:
             try:
                 return WDL.parse_document(text, uri=name)
