@@ -14,7 +14,7 @@ TRACES ?=
 MINUTES ?= 5
 SEED ?= 1
 
-.PHONY: help demo demo-kubernetes kube-built test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock lower-bounds notebooks clients postgres ui browser format schema clean
+.PHONY: help demo demo-kubernetes kube-built test lint check bench bench-kube bench-pains soak blackbox crash-test kube-assets kube-node promtool kube-test kube-faults spark-test images docs lock lower-bounds notebooks clients engines postgres ui browser format schema clean
 
 help: ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -123,8 +123,11 @@ spark-test: $(STAMPS)/test ## Spark's own client on a real API server (fetches p
 images: ui ## build the container images of the tests: samtools, numpy, flowsched's own (needs buildah and mmdebstrap)
 	sh tests/tools/install_images.sh
 
-clients: $(VENV)/bin/python ## install the real TES clients of the tests: py-tes 1.1 and 0.4, Snakemake 9 (half a minute the first time)
+clients: $(VENV)/bin/python ## install the real TES clients of the tests: py-tes, pydantic-tes, Snakemake 9, Toil 7, cwl-tes (2 minutes the first time)
 	PYTHON=$(BIN)/python sh tests/tools/install_clients.sh
+
+engines: ## install the engines that take too long for CI: Sprocket (needs cargo; half an hour), Nextflow (needs Maven, Java 17)
+	sh tests/tools/install_engines.sh
 
 postgres: ## install a PostgreSQL server for the tests, if there is none (Debian, Ubuntu)
 	sh tests/tools/install_postgres.sh

@@ -28,6 +28,14 @@ def py_tes_1(tell: Callable[[str], None]) -> Path:
 
 
 @pytest.fixture
+def pydantic_tes(tell: Callable[[str], None]) -> Path:
+    """The environment of pydantic-tes, the client of Pulsar and so of Galaxy."""
+    folder = environment("pydantic-tes-0.4")
+    tell(versions(folder))
+    return folder
+
+
+@pytest.fixture
 def snakemake_9(tell: Callable[[str], None]) -> Path:
     """The environment of Snakemake 9, with py-tes 0.4."""
     folder = environment("snakemake-9")

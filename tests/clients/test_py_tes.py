@@ -1,4 +1,4 @@
-"""py-tes as people install it, in both versions that are in use, against a service with real processes and real files."""
+"""py-tes, in both versions that are in use, and pydantic-tes against a service with real processes and real files."""
 
 from __future__ import annotations
 
@@ -67,6 +67,31 @@ async def test_py_tes_0_4_sees_what_it_expects(tmp_path: Path, nursery: Nursery,
     """The one that Snakemake's plugin and Toil pin: under /v1, with the service-info of TES 0.x."""
     seen = await session(snakemake_9, tmp_path, nursery)
     assert seen == json.loads((HERE / "expected" / "py-tes-0.4.json").read_text())
+
+
+async def test_a_run_of_pydantic_tes_outlives_a_restart(
+    tmp_path: Path, nursery: Nursery, pydantic_tes: Path
+) -> None:
+    """The client of Pulsar: a failure, a cancel, and a restart of the service between two polls."""
+    async with live(tmp_path, nursery) as service:
+        client = await asyncio.create_subprocess_exec(
+            str(pydantic_tes / "bin" / "python"), str(HERE / "scripts" / "pydantic_tes_session.py"), service.url, str(tmp_path),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert client.stdin is not None
+        assert client.stdout is not None
+        assert await asyncio.wait_for(client.stdout.readline(), 120) == b"running\n", service.tail()
+        await service.restart()
+        (tmp_path / "go").touch()
+        printed, _ = await asyncio.wait_for(client.communicate(b"go on\n"), 120)
+        assert client.returncode == 0, service.tail()
+        (run,) = (await service.get("/api/v1/workflows"))["workflows"]
+    states = {"good": "COMPLETE", "bad": "EXECUTOR_ERROR", "endless": "CANCELED", "slow": "COMPLETE"}
+    assert json.loads(printed) == {"states": states, "failed": [3, "broken\n"], "listed": 4, "service": "tes"}
+    assert (run["id"], run["state"], run["counts"]) == (
+        "pulsar", "FAILED", {"SUCCEEDED": 2, "FAILED": 1, "CANCELLED": 1},
+    )  # fmt: skip
+    assert ((tmp_path / "good").read_text(), (tmp_path / "slow").read_text()) == ("2\n2\n", "slow\n")
 
 
 async def test_a_run_of_py_tes_outlives_kill_9_of_the_service(tmp_path: Path, py_tes_1: Path) -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the virtual environments of the real TES clients that tests/clients runs: py-tes 1.1, and Snakemake 9 with py-tes 0.4.
+# Makes the virtual environments of the real TES clients that tests/clients runs: py-tes, pydantic-tes, Snakemake, Toil, cwl-tes.
 # One folder each for tests/tools/clients/*.txt, which pins the versions; nothing is made that is there already from that file.
 #
 # Snakemake's storage plugin calls rsync, which is installed by apt-get where it is missing and that is possible.
@@ -22,7 +22,7 @@ give_up() {
 # What is told of an environment: the clients in it.
 versions() {
     "$home/$1/bin/python" -m pip list --disable-pip-version-check 2>/dev/null |
-        awk '$1 == "py-tes" || $1 ~ /^snakemake/ && $1 !~ /interface/ { printf "%s%s %s", sep, $1, $2; sep = ", " }'
+        awk '$1 ~ /^(toil.*|.*-tes)$/ || $1 ~ /^snakemake/ && $1 !~ /interface/ { printf "%s%s %s", sep, $1, $2; sep = ", " }'
 }
 
 if ! command -v rsync >/dev/null; then
@@ -44,7 +44,14 @@ for list in "$here"/*.txt; do
         rm -rf "${home:?}/$name"
         "$python" -m venv "$home/$name" || give_up "no virtual environment could be made by $python"
         pip="$home/$name/bin/python -m pip --quiet --disable-pip-version-check"
-        $pip install -r "$list" || give_up "$name was not installed, see above: is the package index reachable?"
+        # Old packages are built by the tools that their list names, and not by those of today.
+        if tools=$(sed -n 's/^# build with: //p' "$list") && [ -n "$tools" ]; then
+            $pip install $tools || give_up "$tools were not installed, see above"
+            pip="env SETUPTOOLS_USE_DISTUTILS=stdlib $pip" options="--no-build-isolation"
+        else
+            options=""
+        fi
+        $pip install $options -r "$list" || give_up "$name was not installed, see above: is the package index reachable?"
         # Each Snakemake job installs its storage plugin with pip: from here, so that tests need no index.
         if plugin=$(grep '^snakemake-storage-plugin' "$list"); then
             $pip download --no-deps --dest "$home/$name/wheels" "$plugin" || give_up "$plugin was not fetched, see above"
