@@ -15,7 +15,15 @@ import pytest
 from flowsched.cluster.kubernetes.api.client import Connection
 from flowsched.cluster.node.container_paths import SharedVolume
 from flowsched.executor.datasets import uri_of, versioned
-from flowsched.executor.protocol import DeliveredFile, Fingerprint, InputFile, Pod, PodEnded, ReplicaSeen, Transfer
+from flowsched.executor.protocol import (
+    DeliveredFile,
+    Fingerprint,
+    InputFile,
+    Pod,
+    PodEnded,
+    ReplicaSeen,
+    Transfer,
+)
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
 from tests.executors.executor_contract import pod
 from tests.kubernetes.exec_world import KubeWorld, make
