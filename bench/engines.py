@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import statistics
 import subprocess
@@ -126,6 +127,7 @@ def object_store() -> Any:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     host, port = server.get_host_and_port()
     os.environ |= {
         "AWS_ACCESS_KEY_ID": "testing",

@@ -53,7 +53,7 @@ def versions(folder: Path) -> str:
         "json",
         "--disable-pip-version-check",
     ]
-    told = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    told = subprocess.run(command, capture_output=True, check=True, timeout=300).stdout
     found = {package["name"]: package["version"] for package in json.loads(told)}
     shown = re.compile(r"snakemake(-(executor|storage)-plugin-.+)?|wes-service|toil.*|.+[-_]tes")
     return ", ".join(f"{name} {version}" for name, version in found.items() if shown.fullmatch(name))

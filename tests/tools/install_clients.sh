@@ -13,9 +13,13 @@ home="${FLOWSCHED_CLIENTS:-${XDG_CACHE_HOME:-$HOME/.cache}/flowsched/clients}"
 python="${PYTHON:-python3}"
 
 # The reason on stderr; a failure only where the clients are required.
-give_up() {
+lacks() {
     echo "clients: $1" >&2
     if [ "${FLOWSCHED_REQUIRE_CLIENTS:-}" = "1" ]; then exit 1; fi
+}
+
+give_up() {
+    lacks "$1"
     exit 0
 }
 
@@ -46,12 +50,12 @@ for list in "$here"/*.txt; do
         pip="$home/$name/bin/python -m pip --quiet --disable-pip-version-check"
         # Old packages are built by the tools that their list names, and not by those of today.
         if tools=$(sed -n 's/^# build with: //p' "$list") && [ -n "$tools" ]; then
-            $pip install $tools || give_up "$tools were not installed, see above"
+            $pip install $tools || { lacks "$tools were not installed, see above"; continue; }
             pip="env SETUPTOOLS_USE_DISTUTILS=stdlib $pip" options="--no-build-isolation"
         else
             options=""
         fi
-        $pip install $options -r "$list" || give_up "$name was not installed, see above: is the package index reachable?"
+        $pip install $options -r "$list" || { lacks "$name was not installed, see above: is the package index reachable?"; continue; }
         # Each Snakemake job installs its storage plugin with pip: from here, so that tests need no index.
         if plugin=$(grep '^snakemake-storage-plugin' "$list"); then
             $pip download --no-deps --dest "$home/$name/wheels" "$plugin" || give_up "$plugin was not fetched, see above"
