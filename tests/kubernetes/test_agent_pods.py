@@ -12,8 +12,9 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,22 @@ from flowsched.cluster.kubernetes.agent.ledger import Ledger
 from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.orders import BadOrder
+from flowsched.cluster.local.runner import uploads
 from flowsched.cluster.node.cache import Cache
 from flowsched.executor.datasets import uri_of, versioned
-from tests.kubernetes.agent_world import KEY, Node, Reply, Served, order, reads, several, signed, writes
+from tests.kubernetes.agent_world import (
+    KEY,
+    PATIENCE_S,
+    Node,
+    Reply,
+    Served,
+    order,
+    reads,
+    several,
+    signed,
+    writes,
+)
+from tests.object_store import object_store
 
 X = "flowsched:wf/a/0/1/x"
 
@@ -942,3 +956,96 @@ async def test_a_delivered_object_comes_to_a_cache_on_another_disk(tmp_path: Pat
             assert await node.replicas() == {name: 4}
             got = await node.call("GET", "/v1/datasets", params={"uri": name})
             assert got.body == b"ACGT"
+
+
+# --- objects that the agent writes ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of a store that the agent reaches by the variables of its environment."""
+    with object_store(monkeypatch) as client:
+        yield client
+
+
+async def write(
+    node: Served, uid: str, file: list[Any], uri: str, *outputs: str, name: str = "fs-wf-s-0-1"
+) -> Reply:
+    """Stage-out's request to write a file, as `delivered` has it, to the object `uri`."""
+    wanted = {"place": file[4], "inode": file[5], "uri": uri}
+    body = {**signed(order(name, delivers=[[each, False] for each in outputs])), "file": wanted}
+    return await node.call("POST", f"/v1/pods/{uid}/objects", key=None, json=body)
+
+
+async def test_an_agent_writes_the_objects_of_a_pod(tmp_path: Path, bucket: Any) -> None:
+    """With its own credentials, a large one in parts; the answer has the version that the store has given it."""
+    async with Served(Node(tmp_path / "n"), write_objects=True) as node:
+        uid = node.node.pod()
+        for name, text in (("small", "ACGT"), ("large", "x" * (17 << 20))):
+            uri = f"s3://lab/out/{name}"
+            reply = await write(node, uid, delivered(node, uid, name, uri, text), uri, "s3://lab/out")
+            head = bucket.head_object(Bucket="lab", Key=f"out/{name}")
+            assert (reply.status, reply.json) == (200, {"version": head["ETag"].strip('"')})
+            assert head["ContentLength"] == len(text)
+
+
+async def test_an_agent_writes_nothing_but_its_pods_own_outputs(tmp_path: Path, bucket: Any) -> None:
+    """Neither another object, nor a file from elsewhere, nor one that has been replaced."""
+    async with Served(Node(tmp_path / "n"), write_objects=True) as node:
+        uid = node.node.pod()
+        file = delivered(node, uid, "x", "")
+        (node.node.work(uid) / "secret").write_text("mine")
+        (node.node.inputs(uid) / "link").symlink_to(node.node.work(uid) / "secret")
+        mine = (node.node.work(uid) / "secret").stat().st_ino
+        ours = "s3://lab/out"
+        wrong = [
+            (file, "s3://lab/out2", 403),
+            (file, "s3://lab", 403),
+            ([*file[:4], "../work/secret", mine], ours, 409),
+            ([*file[:4], "link", mine], ours, 409),
+            ([*file[:4], "d/0", file[5]], ours, 409),
+            ([*file[:5], file[5] + 1], ours, 409),
+        ]
+        for asked, uri, status in wrong:
+            assert (await write(node, uid, asked, uri, ours)).status == status, (asked, uri)
+        assert (await node.call("POST", f"/v1/pods/{uid}/objects", key=None, json={})).status == 400
+        assert "Contents" not in bucket.list_objects_v2(Bucket="lab")
+        other = node.node.pod(name="other")
+        absent = delivered(node, other, "x", "")
+        refused = await write(node, other, absent, "s3://none/x", "s3://none", name="other")
+        assert refused.json["refused"][0] == "OutputFailed"
+        assert "there is no bucket 'none'" in refused.json["refused"][1]
+
+
+async def test_an_agent_without_the_option_writes_no_object(node: Served) -> None:
+    """501: the pod writes it with its own credentials."""
+    uid = node.node.pod()
+    file = delivered(node, uid, "x", "s3://lab/x")
+    assert (await write(node, uid, file, "s3://lab/x", "s3://lab/x")).status == 501
+
+
+async def test_an_object_is_not_finished_for_a_pod_that_has_gone(
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next attempt may have written the object by then."""
+    began, go = threading.Event(), threading.Event()
+    put = uploads._put
+
+    def slow(*arguments: Any) -> Any:
+        began.set()
+        assert go.wait(PATIENCE_S)
+        return put(*arguments)
+
+    monkeypatch.setattr(uploads, "_put", slow)
+    async with Served(Node(tmp_path / "n"), write_objects=True) as node:
+        uid = node.node.pod()
+        file = delivered(node, uid, "x", "s3://lab/x")
+        asking = asyncio.create_task(write(node, uid, file, "s3://lab/x", "s3://lab/x"))
+        await asyncio.to_thread(began.wait, PATIENCE_S)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert node.session is not None
+        await node.session.close()
+        await asyncio.sleep(0.2)
+        go.set()
+    assert "Contents" not in bucket.list_objects_v2(Bucket="lab")

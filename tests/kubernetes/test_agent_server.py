@@ -47,6 +47,7 @@ STRANGERS = {
     ("POST", "/v1/logs/keep"): 401,
     ("DELETE", "/v1/logs"): 401,
     ("POST", "/v1/pods/{uid}/inputs"): 400,
+    ("POST", "/v1/pods/{uid}/objects"): 400,
     ("POST", "/v1/pods/{uid}/outputs"): 400,
     ("GET", "/v1/pods/{uid}/outputs"): 401,
 }
@@ -104,7 +105,8 @@ async def test_every_route_says_who_may_use_it(node: Served) -> None:
     """Orders are only taken where the body has one."""
     by_policy = {policy: {path for p, _, path, _ in node.door.routes if p is policy} for policy in Policy}
     assert by_policy[Policy.OPEN] == {"/healthz", "/metrics"}
-    assert by_policy[Policy.ORDER] == {"/v1/pods/{uid}/inputs", "/v1/pods/{uid}/outputs"}
+    steps = ("inputs", "objects", "outputs")
+    assert by_policy[Policy.ORDER] == {f"/v1/pods/{{uid}}/{step}" for step in steps}
 
 
 @pytest.mark.parametrize("key", [b"", b"short", b"with a newline in it\n", "schlüssel-mit-umlaut".encode()])

@@ -17,8 +17,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from flowsched.cluster.kubernetes.pods.container_task import files_variables
 from flowsched.cluster.kubernetes.steps.program import fitted
+from flowsched.cluster.node.container_paths import Refusal, lay_out
+from flowsched.executor.datasets import versioned
+from flowsched.workflow.spec import Container, Delivered, Step
+from tests.kubernetes import written
 from tests.kubernetes.agent_world import Node, Served, order, reads, signed, writes
+from tests.object_store import object_store
 
 X = "flowsched:wf/a/0/1/x"
 PATIENCE_S = 200
@@ -423,3 +429,38 @@ async def test_the_steps_import_little() -> None:
         "flowsched", "flowsched.cluster", "flowsched.cluster.kubernetes", "flowsched.cluster.kubernetes.exit_codes",
         "flowsched.cluster.kubernetes.steps", "flowsched.cluster.kubernetes.steps.program",
     }  # fmt: skip
+
+
+# --- objects -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_agent", [True, False])
+async def test_outputs_reach_a_store_by_the_agent_or_by_the_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_agent: bool
+) -> None:
+    """An agent that writes objects needs no credentials in the pod; else the pod uses its own. Both leave a dataset."""
+    with object_store(monkeypatch) as bucket:
+        container = Container((Step(("run",)),), outputs=(Delivered("/out/a", "s3://lab/a"),))
+        layout = lay_out(container, ())
+        assert not isinstance(layout, Refusal)
+        variables = files_variables(written.task(container=container), layout, contents=True)
+        env = {each["name"]: each["value"] for each in variables}
+        if not by_agent:
+            env |= {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        async with Served(Node(tmp_path / "n"), write_objects=by_agent) as served:
+            rig = Rig(served)
+            pod = rig.pod(order(delivers=[["s3://lab/a", False]]), **env)
+            try:
+                assert (await pod.run("stage-in"))[0] == 0
+                process = await pod.stage_out()
+                (served.node.inputs(pod.uid) / "d/0/a").write_text("ACGT")
+                for note, text in (("begun", ""), ("code", "0\n")):
+                    (served.node.work(pod.uid) / f"steps/0.{note}").write_text(text)
+                process.send_signal(signal.SIGTERM)
+                code, message = await pod.ended(process)
+            finally:
+                await pod.end()
+            tag = bucket.head_object(Bucket="lab", Key="a")["ETag"].strip('"')
+            assert (code, message["reason"]) == (0, ""), message
+            assert message["delivered"] == [["/out/a", "s3://lab/a", 4, tag]]
+            assert await served.replicas() == {versioned("s3://lab/a", tag): 4}

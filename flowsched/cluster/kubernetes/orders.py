@@ -79,6 +79,11 @@ class Order:
         tuple[str, bool], ...
     ] = ()  #: the URIs that it may deliver objects to; True = a folder is one dataset
 
+    def may_deliver(self, uri: str) -> bool:
+        """Whether an object is one of its outputs, or lies below one."""
+        own = tuple(f"{top}/" for each, _ in self.delivers if "://" in (top := each.rstrip("/")))
+        return is_uri(uri) and f"{uri}/".startswith(own)
+
     @property
     def uris(self) -> tuple[str, ...]:
         """The datasets it reads, each once."""

@@ -23,6 +23,7 @@ from flowsched.cluster.kubernetes.agent.sources import Sources, SsrfGuard
 from flowsched.cluster.kubernetes.agent.transfers import Transfers
 from flowsched.cluster.kubernetes.agent.trees import Link, no_link
 from flowsched.cluster.kubernetes.agent_keys import bearer_of
+from flowsched.cluster.local.runner.uploads import Stores
 from flowsched.cluster.node.cache import Cache, Entry
 from flowsched.cluster.node.folder_lock import lock_folder
 from flowsched.cluster.node.identities import Identities
@@ -117,6 +118,9 @@ class Settings:
         ),
     ] = ()  # fmt: skip
     copies: Annotated[bool, Option("Copy inputs, never link them: where SELinux is enforcing.")] = False
+    write_objects: Annotated[
+        bool, Option("Write outputs of pods to object stores, with the credentials of the agent.")
+    ] = False
     host_root: Annotated[
         Path | None,
         Option(
@@ -239,7 +243,8 @@ class Agent:
         )
         self.pods = Pods(
             self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
-            self._clock, self._link, self._used_by, self.logs.follow,
+            self._clock, self._link, Stores({"options": {}}) if self.settings.write_objects else None, self._used_by,
+            self.logs.follow,
         )  # fmt: skip
         if self._meter is not None:
             self._loops.keep(partial(self._measure, self._meter), "meter")

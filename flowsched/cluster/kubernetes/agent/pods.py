@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent import trees
 from flowsched.cluster.kubernetes.agent.events import EventLog
@@ -33,6 +35,7 @@ from flowsched.cluster.kubernetes.orders import Order, manifest, placed
 from flowsched.cluster.kubernetes.step_messages import Result
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.outputs import Refused, find_outputs
+from flowsched.cluster.local.runner.uploads import Stores
 from flowsched.cluster.node.cache import Cache, Entry
 from flowsched.cluster.node.delivered import keep
 from flowsched.cluster.node.environment import gang_files
@@ -131,9 +134,19 @@ log = get_logger(__name__)
 #: How often a dataset that a pod waits for is asked for at its origin, and the pause before the next time.
 FETCHES: Final = 3
 FETCH_PAUSE_S: Final = 2.0
+#: Files that are written to object stores at a time. Other work of the agent has threads left.
+_UPLOADS: Final = 8
 _Job = tuple[str, str, str]  #: what, for which pod, by which order
 #: Datasets that workflows made have no origin to fetch them from.
 _MADE_HERE: Final = "flowsched:"
+
+
+class PodFile(msgspec.Struct, frozen=True):
+    """A file of a pod's volume `inputs`, and the object that it becomes."""
+
+    place: str
+    inode: int
+    uri: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,7 @@ class Request:
     order: Order
     path: str  #: where the pod has the volume that it is about
     delivered: str = ""  #: the files that the pod has taken out by itself
+    file: PodFile | None = None  #: that shall be written to an object store
 
 
 class Pods:
@@ -160,6 +174,7 @@ class Pods:
         news: The event log that new datasets are reported to.
         clock: Wall-clock ms.
         link: Makes hard links.
+        stores: The object stores that the agent writes to for pods; None = it writes to none.
         used: Measures the usage of a pod's containers so far, where it can. Blocks.
         follow: Told of a pod's uid and name before its task starts, so that its logs can be kept. Blocks.
     """
@@ -175,6 +190,7 @@ class Pods:
         news: EventLog,
         clock: Callable[[], int],
         link: Link,
+        stores: Stores | None,
         used: Callable[[str], dict[str, int]] = lambda _: {},
         follow: Callable[[str, str], object] = lambda _uid, _name: None,
     ) -> None:
@@ -187,6 +203,8 @@ class Pods:
         self._news = news
         self._clock = clock
         self._link = link
+        self._stores = stores
+        self._uploads = asyncio.Semaphore(_UPLOADS)
         self._used = used
         self._follow = follow
         self._jobs: dict[_Job, asyncio.Task[dict[str, Any]]] = {}
@@ -208,6 +226,46 @@ class Pods:
         """
         job = ("outputs", request.uid, orders.digest(request.text))
         return await self._join(job, lambda: self._publish(request), long_poll_s)
+
+    async def write(self, request: Request, wanted: Callable[[], bool]) -> dict[str, Any] | None:
+        """Write a file of the pod's own volume to an object store, if that is one of its outputs.
+
+        Args:
+            request: With the file.
+            wanted: Whether the pod still waits for it. Another attempt may have written the object otherwise.
+
+        Returns:
+            The object's version, or why the store does not take it; None: this agent writes no objects.
+
+        Raises:
+            OtherOrder, NoVolume, Unsafe, OSError: It cannot be done.
+        """
+        file, stores = request.file, self._stores
+        if stores is None or file is None:
+            return None
+        await asyncio.to_thread(self._find_pod, request)
+        self._begin(request)
+        if not request.order.may_deliver(file.uri):
+            raise OtherOrder(f"the order of {request.order.pod} does not name {file.uri[:200]!r}")
+
+        def send() -> dict[str, Any]:
+            *above, name = safe_paths.parts_of(file.place)
+            with (
+                self._volumes.open(request.uid, INPUTS) as volume,
+                safe_paths.folder(volume, above) as folder,
+                safe_paths.Opened(safe_paths.open_file(folder, name)) as fd,
+            ):
+                if os.fstat(fd).st_ino != file.inode:
+                    raise safe_paths.Unsafe(f"{file.place} was replaced")
+                try:
+                    return {"version": stores.write(fd, file.uri, wanted)}
+                except Refused as refusal:
+                    return {"refused": list(refusal.args)}
+                except OSError as error:
+                    return {"error": str(error.strerror or error)}
+
+        async with self._uploads:
+            return await asyncio.to_thread(send)
 
     async def in_use(self, uri: str) -> bool:
         """Whether the volumes of a pod that reads it are still there."""
@@ -399,9 +457,8 @@ class Pods:
     def _keep(self, request: Request) -> list[Entry]:
         """Make datasets of the objects that the pod has delivered, but only to the URIs of its order."""
         order, volume = request.order, self._volumes.path(request.uid, INPUTS)
-        own = tuple(f"{top}/" for uri, _ in order.delivers if "://" in (top := uri.rstrip("/")))
         listed = Result(delivered=request.delivered).placed(str(volume))
-        files = [each for each in listed if orders.is_uri(each.uri) and f"{each.uri}/".startswith(own)]
+        files = [each for each in listed if order.may_deliver(each.uri)]
         outputs = [Delivered("", uri, folder) for uri, folder in order.delivers]
         return keep(self._cache, volume, outputs, files, self._cache.limit_bytes)
 

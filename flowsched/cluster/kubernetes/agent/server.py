@@ -94,6 +94,7 @@ class Server:
             (Policy.KEY, "POST", "/v1/logs/keep", self._keep),
             (Policy.KEY, "DELETE", "/v1/logs", self._expire),
             (Policy.ORDER, "POST", "/v1/pods/{uid}/inputs", self._inputs),
+            (Policy.ORDER, "POST", "/v1/pods/{uid}/objects", self._object),
             (Policy.ORDER, "POST", "/v1/pods/{uid}/outputs", self._outputs),
             (Policy.KEY, "GET", "/v1/pods/{uid}/outputs", self._outcome),
         ]
@@ -274,6 +275,11 @@ class Server:
         order = await self._step_request(request, "inputs_path")
         return _or_pending(await self._agent.pods.prepare(order, self._agent.settings.long_poll_s))
 
+    async def _object(self, request: web.Request) -> web.StreamResponse:
+        order = await self._step_request(request, "inputs_path")
+        answer = await self._agent.pods.write(order, lambda: request.transport is not None)
+        return _problem(501, "this agent writes no objects") if answer is None else _json(answer)
+
     async def _outputs(self, request: web.Request) -> web.StreamResponse:
         order = await self._step_request(request, "work_path")
         return _or_pending(await self._agent.pods.publish(order, self._agent.settings.long_poll_s))
@@ -298,7 +304,7 @@ class Server:
         if not mounted.startswith("/") or len(mounted) > 4096 or any(ord(char) < 0x20 for char in mounted):
             raise BadRequest(400, f"{path} is no absolute path")
         order = await asyncio.to_thread(orders.read, body.order)
-        return Request(request.match_info["uid"], body.order, order, mounted, body.delivered)
+        return Request(request.match_info["uid"], body.order, order, mounted, body.delivered, body.file)
 
 
 def _log_of(data: bytes, offset: int, *, more: bool) -> web.Response:

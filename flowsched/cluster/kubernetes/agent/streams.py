@@ -15,6 +15,7 @@ from aiohttp import web
 
 from flowsched.cluster.kubernetes import orders
 from flowsched.cluster.kubernetes.agent.agent import Agent
+from flowsched.cluster.kubernetes.agent.pods import PodFile
 from flowsched.cluster.kubernetes.agent.sources import wire_name
 from flowsched.cluster.node.cache import Entry
 from flowsched.cluster.node.origins import NotFetched, Section
@@ -85,7 +86,7 @@ class Keep(msgspec.Struct, frozen=True):
 
 
 class StepRequest(msgspec.Struct, frozen=True):
-    """POST /v1/pods/{uid}/inputs and /outputs: the order as it was signed, and where the pod has the volume."""
+    """POST /v1/pods/{uid}/inputs, /objects and /outputs: the order as it was signed, and where the pod has the volume."""
 
     order: str
     signature: str
@@ -93,6 +94,7 @@ class StepRequest(msgspec.Struct, frozen=True):
     work_path: str = "/flowsched/work"
     #: The files that a container task's pod delivered itself, packed. The agent returns them with the pod's outputs.
     delivered: str = ""
+    file: PodFile | None = None  #: of /objects
 
 
 async def body_of(request: web.Request, kind: type[T], limit: int = LARGEST) -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -38,8 +39,12 @@ _SLACK_S: Final = 30.0
 _TRIES: Final = 3
 _PAUSE_S: Final = 2.0
 
+#: Answers of an agent that writes no objects, and of one of an earlier version.
+_WRITES_NONE: Final = frozenset({401, 501})
+
 Env = Mapping[str, str]
 Json = dict[str, Any]
+Ask = Callable[[Json], tuple[int, Json]]
 Message = dict[str, Any]
 
 
@@ -162,8 +167,12 @@ def _contents(env: Env) -> list[str]:
 # --- stage-out -----------------------------------------------------------------------------------------------
 
 
-def deliver(env: Env) -> Message:
+def deliver(env: Env, ask: Ask | None = None) -> Message:
     """Take the outputs out, write the files that shall be left, and return the message about both.
+
+    Args:
+        env: The environment.
+        ask: Asks the node's agent to write an object; None = there is no agent.
 
     Returns:
         `delivered` ([path, uri, bytes] of each file, of an object also its version, and of one whose file lies in the pod's volume
@@ -180,7 +189,8 @@ def deliver(env: Env) -> Message:
         if output["always"] or ending.well or (order["last"] and not ending.interrupted)
     ]
     targets = {each["local"]: resolved(each["local"]) for each in outputs if each["local"]}
-    with Delivery(places, Stores({"options": {}}).write, targets, whole=ending.well) as delivery:
+    stores = _Stores(f"{places.room}/", ask)
+    with Delivery(places, stores.write, targets, whole=ending.well) as delivery:
         failed = deliver_all(
             delivery, outputs, lambda _what, _target, act: _insist(act, _TRIES if ending.well else 1)
         )
@@ -207,6 +217,36 @@ def deliver(env: Env) -> Message:
         for files in order["stdio"]
     ]
     return message
+
+
+class _Stores:
+    """Object stores, as a pod reaches them: by its node's agent, which has a client, else by a client of its own.
+
+    Args:
+        room: The pod's own volume: the agent sees no other files.
+        ask: See `deliver`.
+    """
+
+    def __init__(self, room: str, ask: Ask | None) -> None:
+        self._room, self._ask = room, ask
+        self._own = Stores({"options": {}})
+
+    def write(self, fd: int, uri: str) -> str:
+        """See `Stores.write`."""
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if self._ask is None or not path.startswith(self._room):
+            return self._own.write(fd, uri)
+        file = {"place": path.removeprefix(self._room), "inode": os.fstat(fd).st_ino, "uri": uri}
+        status, answer = self._ask({"file": file})
+        if status in _WRITES_NONE:
+            self._ask = None
+            return self._own.write(fd, uri)
+        if "refused" in answer:
+            raise Refused(*answer["refused"])
+        if "version" not in answer:
+            why = answer.get("error") or f"cannot write {uri}: the agent answers {status} {answer}"
+            raise OSError(errno.EIO, why)
+        return str(answer["version"])
 
 
 def _end_of(places: ImagePlaces, path: str) -> bytes:

@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.exit_codes import (
@@ -43,6 +44,12 @@ _READY_S: Final = 30.0
 #: that it is still at it.
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 60.0
+#: The kernel asks a silent agent for signs of life after 20 s, then each 10 s. After 6 without an answer the connection is lost.
+_KEEPALIVE: Final = (
+    {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 6}
+    if sys.platform == "linux"
+    else {}
+)
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
 #: The longest termination message that a kubelet accepts, if the pod has no more than three containers.
@@ -50,7 +57,7 @@ _MESSAGE_BYTES: Final = 4096
 #: The message has the last so many characters of each of a step's files, where there is room.
 TAIL_BYTES: Final = 10 << 10
 #: Answers after which asking again is no use.
-_FINAL: Final = frozenset({200, 400, 401, 403, 409, 413})
+_FINAL: Final = frozenset({200, 400, 401, 403, 409, 413, 501})
 
 Env = Mapping[str, str]
 Answer = tuple[int, dict[str, Any]]
@@ -117,7 +124,9 @@ def stage_out(env: Env) -> int:
     if env.get("FLOWSCHED_CONTAINER"):
         from flowsched.cluster.kubernetes.steps import files
 
-        message = files.deliver(env)
+        # An object may take hours: the agent writes it for as long as the connection is there.
+        ask = partial(_persist, env, "objects", patience_s=_END_PATIENCE_S, answer_s=None)
+        message = files.deliver(env, ask if env.get("FLOWSCHED_AGENT") else None)
         delivered = message["delivered"]
         message["delivered"] = [each[:_REPORTED] for each in delivered]
         if env.get("FLOWSCHED_AGENT"):
@@ -183,13 +192,15 @@ def _meeting_point(env: Env) -> str:
 # --- the agent -----------------------------------------------------------------------------------------------
 
 
-def _persist(env: Env, what: str, body: dict[str, str], patience_s: float) -> Answer:
+def _persist(
+    env: Env, what: str, body: dict[str, Any], patience_s: float, answer_s: float | None = _ANSWER_S
+) -> Answer:
     """Ask the agent until it has done it or refuses. Status 0: it has been silent for too long."""
     patience_s = float(env.get("FLOWSCHED_PATIENCE_S") or patience_s)
     body = {"order": env["FLOWSCHED_ORDER"], "signature": env["FLOWSCHED_SIGNATURE"], **body}
     silent_since, pause = time.monotonic(), _FIRST_PAUSE_S
     while True:
-        status, answer = _ask(env, what, body)
+        status, answer = _ask(env, what, body, answer_s)
         if status in _FINAL:
             return status, answer
         if status == 202:  # it is at it
@@ -200,11 +211,14 @@ def _persist(env: Env, what: str, body: dict[str, str], patience_s: float) -> An
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
-def _ask(env: Env, what: str, body: dict[str, str]) -> Answer:
+def _ask(env: Env, what: str, body: dict[str, Any], answer_s: float | None) -> Answer:
     """Ask once; status 0 if there was no answer."""
     try:
         status, raw = _post(
-            env["FLOWSCHED_AGENT"], f"/v1/pods/{env.get('POD_UID', '')}/{what}", json.dumps(body).encode()
+            env["FLOWSCHED_AGENT"],
+            f"/v1/pods/{env.get('POD_UID', '')}/{what}",
+            json.dumps(body).encode(),
+            answer_s,
         )
         answer = json.loads(raw)
         return status, answer if isinstance(answer, dict) else {}
@@ -212,7 +226,7 @@ def _ask(env: Env, what: str, body: dict[str, str]) -> Answer:
         return 0, {"message": f"no answer from {env['FLOWSCHED_AGENT']}: {type(error).__name__}: {error}"}
 
 
-def _post(url: str, path: str, body: bytes) -> tuple[int, bytes]:
+def _post(url: str, path: str, body: bytes, answer_s: float | None) -> tuple[int, bytes]:
     """One request to an agent: status and body of its answer. To import `http.client` takes longer than all the rest of stage-in.
 
     HTTP/1.0: the answer comes in one piece, and ends with the connection.
@@ -222,7 +236,12 @@ def _post(url: str, path: str, body: bytes) -> tuple[int, bytes]:
     """
     host, _, port = url.removeprefix("http://").rstrip("/").rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection:
-        connection.settimeout(_ANSWER_S)
+        connection.settimeout(answer_s)
+        connection.setsockopt(
+            socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1
+        )  # an agent that has gone answers nothing
+        for option, value in _KEEPALIVE.items():
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
         head = (
             f"POST {path} HTTP/1.0\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"

@@ -9,7 +9,7 @@ and no program that a task runs.
   runner.
 - If it dies, the socket of an attempt ends without an answer, and the attempt asks again.
 
-No other process of the runner loads `fsspec`. Stage-out in a pod on Kubernetes writes with the same `Stores`.
+No other process of the runner loads `fsspec`. On Kubernetes a node agent or stage-out in a pod writes with the same `Stores`.
 """
 
 from __future__ import annotations
