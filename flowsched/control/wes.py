@@ -176,7 +176,7 @@ class WesService:
         return RunRequest(workflow_type=view.labels[TYPE_LABEL], workflow_url="", workflow_engine=view.source)
 
     async def outputs(self, view: WorkflowView) -> dict[str, Any]:
-        """The outputs of a run that has succeeded, as far as its engine prints them as JSON (miniwdl, Toil, cwl-tes)."""
+        """The outputs of a run that has succeeded, as far as its engine prints them as JSON (miniwdl, Toil)."""
         if view.state != "SUCCEEDED":
             return {}
         printed, _ = await self._logs(view.id, view.source, 0, stream="stdout", limit=_MOST_OUTPUT)

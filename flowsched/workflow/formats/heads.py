@@ -213,18 +213,6 @@ def _toil(start: Start) -> Sequence[str]:
     ]
 
 
-def _cwl_tes(start: Start) -> Sequence[str]:
-    scheme, _, rest = start.endpoint.partition("://")
-    return [
-        *_in_folder(
-            start,
-            shlex.quote(start.program),
-            f'--tes {scheme}://any:"$TOKEN"@{shlex.quote(rest)}',
-            shlex.join(("--outdir", start.folder, start.source, *start.arguments)),
-        )
-    ]
-
-
 def _cromwell(start: Start) -> Sequence[str]:
     config = "-Dbackend.providers.flowsched.config"
     options = shlex.join(
@@ -252,5 +240,4 @@ ENGINES: Final = (
         "nextflow", "NFL", "https://www.nextflow.io/docs/latest/install.html", _nextflow, ("-params-file",), "-version"
     ),
     Engine("toil-cwl-runner", "CWL", "pip install 'toil[cwl]<8' toil-batch-system-tes six 'setuptools<81'", _toil),
-    Engine("cwl-tes", "CWL", "pip install cwl-tes", _cwl_tes),
 )  # fmt: skip
