@@ -140,6 +140,7 @@ async def test_a_folder_is_copied_whole(rig: Rig, tmp_path: Path) -> None:
     (tree / "deep").mkdir(parents=True)
     (tree / "deep" / "a").write_text("123")
     (tree / "link").symlink_to("deep/a")
+    (tree / "out").symlink_to(outside := tmp_path / "outside")
     first, second = [
         *(await rig.carry(Transfer(tree.as_uri(), 0, "node-0"))),
         *(await rig.carry(Transfer(tree.as_uri(), 3, "node-1", "node-0"))),
@@ -150,6 +151,7 @@ async def test_a_folder_is_copied_whole(rig: Rig, tmp_path: Path) -> None:
     copy = rig.caches["node-1"].home(tree.as_uri()) / "tree"
     assert (copy / "link").read_text() == "123"
     assert os.readlink(copy / "link") == "deep/a"
+    assert os.readlink(copy / "out") == str(outside)
 
 
 async def test_a_folder_is_on_the_disk_before_it_has_its_name(

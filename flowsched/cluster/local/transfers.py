@@ -95,7 +95,7 @@ class Staging:
         self._in_place = in_place
         self._now = now or asyncio.get_running_loop().time
         self._sleep = sleep
-        self._nodes = {name: NodeTransfers(cache, name) for name, cache in caches.items()}
+        self._nodes = {name: NodeTransfers(cache, name, outward=True) for name, cache in caches.items()}
         self._links = {name: Links.of(node) for name, node in site.nodes.items()}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="staging")
         self._under_way: dict[tuple[str, str, int], asyncio.Task[None]] = {}

@@ -94,12 +94,14 @@ class NodeTransfers:
     Args:
         cache: The node's.
         node: Its name, for messages.
+        outward: Links of a folder may lead out of it: tasks on the node see the files of this machine.
     """
 
-    def __init__(self, cache: Cache, node: str) -> None:
+    def __init__(self, cache: Cache, node: str, *, outward: bool = False) -> None:
         self.cache = cache
         self.received_bytes = 0
         self._node = node
+        self._outward = outward
         self._promised: dict[str, int] = {}  #: bytes that whole datasets under way will need
         self._unclaimed: dict[
             str, int
@@ -159,7 +161,7 @@ class NodeTransfers:
             into = self.cache.temporary()
             try:
                 entry = yield from self._copy(order, source.copy(into, block_bytes))
-                seal(into / entry.name)
+                seal(into / entry.name, outward=self._outward)
                 self.cache.publish(into, entry)
             except BaseException:
                 shutil.rmtree(into, ignore_errors=True)

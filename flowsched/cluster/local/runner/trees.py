@@ -195,10 +195,14 @@ class Durable:
                 os.close(fd)
 
 
-def seal(path: str | os.PathLike[str]) -> int:
+def seal(path: str | os.PathLike[str], *, outward: bool = False) -> int:
     """Make a file or tree of the cache readable for all users, writable for none, and durable; returns its bytes.
 
     The owner of each folder becomes this process before the folder is read, so that the task's user can add nothing any more.
+
+    Args:
+        path: The file or the top of the tree.
+        outward: Links of the tree may lead out of it: all nodes that read it have this machine's files.
 
     Raises:
         Unsafe: It holds something that a dataset cannot hold. A file with another name elsewhere is one: the task can have put it
@@ -206,15 +210,16 @@ def seal(path: str | os.PathLike[str]) -> int:
     """
     top = os.fspath(path)
     with Durable() as durable:
-        size = _seal(None, top, (os.path.basename(top),), durable)
+        size = _seal(None, top, (os.path.basename(top),), durable, outward)
         durable.settle()
     return size
 
 
-def _seal(at: int | None, name: str, way: tuple[str, ...], durable: Durable) -> int:
+def _seal(at: int | None, name: str, way: tuple[str, ...], durable: Durable, outward: bool) -> int:
     mode = os.stat(name, dir_fd=at, follow_symlinks=False).st_mode
     if stat.S_ISLNK(mode) and len(way) > 1:
-        check_link(way, os.readlink(name, dir_fd=at))
+        if not outward:
+            check_link(way, os.readlink(name, dir_fd=at))
         return 0
     if len(way) > DEEPEST:
         raise Unsafe(f"{way[0]!r} has more than {DEEPEST} folders in each other")
@@ -230,7 +235,7 @@ def _seal(at: int | None, name: str, way: tuple[str, ...], durable: Durable) -> 
         os.fchmod(fd, 0o755 if directory else 0o555 if status.st_mode & 0o111 else 0o444)
         size = status.st_size
         if directory:
-            size = sum(_seal(fd, inner, (*way, inner), durable) for inner in os.listdir(fd))
+            size = sum(_seal(fd, inner, (*way, inner), durable, outward) for inner in os.listdir(fd))
         durable.add(fd)
     return size
 
