@@ -96,7 +96,8 @@ def rebuild_run(state: EngineState, spec: WorkflowSpec, graph: StageGraph, rows:
     run.reason = rows.reason
     run.started_ms = rows.started_ms
     run.paused = rows.paused
-    run.cancel_requested = rows.cancel_requested and not run.state.terminal
+    cancelled = rows.cancel_requested or run.state is RunState.CANCELLING  # the end of a head asks in memory
+    run.cancel_requested = cancelled and not run.state.terminal
     for row in rows.stages:
         _stage(run.stages[row.stage], row)
     by_stage: dict[int, list[TaskWrite]] = {}

@@ -60,6 +60,7 @@ class Sql:
         self.replicas: dict[tuple[str, str], int] = {}
         self.commands: dict[int, tuple[str, str]] = {}
         self.terminal: dict[str, str] = {}
+        self.runs_ended: set[str] = set()
 
     def commit(self, result: Step) -> None:
         """Compare-and-set on every row: memory and SQL must never disagree."""
@@ -68,9 +69,12 @@ class Sql:
             key = (row.workflow, row.stage, row.index)
             before = self.tasks[key].version if key in self.tasks else 0
             assert row.version == before + 1, f"{row} on version {before}"
+        self.runs_ended |= {end.run for end in delta.run_ends}
         for intent in delta.intents:
             assert intent.name not in self.intents, f"P3: {intent.name} intended twice"
             assert intent.workflow not in self.cancel_requested, "P8: intent after cancel"
+            call = self.specs[intent.workflow].call
+            assert call is None or call.run not in self.runs_ended, "intent after the end of its run"
         for row in delta.tasks:
             self.tasks[(row.workflow, row.stage, row.index)] = row
         self.intents |= {intent.name: intent for intent in delta.intents}

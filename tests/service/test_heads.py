@@ -7,12 +7,16 @@ from typing import Any
 
 import msgspec
 
+from flowsched.executor.protocol import PodEnded
 from flowsched.store.database import url_for
+from flowsched.workflow.document.decode import check_workflow
 from tests.cluster.fake import FakeProcesses, Outcome
 from tests.engine.scene import Scene, node
+from tests.engine.world import World
 from tests.service.processes import process
 
-STAGE = {"name": "t", "command": ["x"], "resources": {"cpu": 1}}
+STAGE: dict[str, Any] = {"name": "t", "command": ["x"], "resources": {"cpu": 1}}
+SMALL = STAGE | {"resources": {"cpu": 0}}
 
 
 def call(name: str, **more: Any) -> dict[str, Any]:
@@ -45,6 +49,24 @@ def test_a_task_that_arrives_with_the_end_of_its_head_is_cancelled() -> None:
     told.tell(told.accepted("late", STAGE, call=call("w.b")), told.ending("fs-head-t-0-0"))
     assert told.runs["late"].state.value == "CANCELLED"
     assert told.launched == []
+
+
+def test_a_restart_goes_on_cancelling_what_the_end_of_a_head_has_cancelled() -> None:
+    """The leader dies after it has written the cancel. The row of the task does not say that a user asked for it."""
+    world = World([node(cpu=2)], seed=0)
+    world.submit("head", check_workflow({"name": "h", "call": call("miniwdl", head=True), "stages": [SMALL]}))
+    wide = STAGE | {"scatter": {"count": 4}}
+    world.submit("task", check_workflow({"name": "t", "call": call("w.a"), "stages": [wide]}))
+    world.service(world.inbox)
+    (head,) = [name for name in world.live if name.startswith("fs-head")]
+    del world.live[head]
+    world.service([PodEnded(head, world.now, 1)])
+    assert world.sql.workflows["task"][0] == "CANCELLING"
+    world.boot()
+    world.run()
+    world.finished()
+    assert world.sql.terminal == {"head": "FAILED", "task": "CANCELLED"}
+    assert len(world.ever) == 3
 
 
 def test_the_end_of_another_task_ends_no_run() -> None:
