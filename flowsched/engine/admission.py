@@ -545,6 +545,7 @@ def _collected(recorder: Recorder) -> Backlog:
             recorder.advance(lost.run).fail_waiting(lost.stage, lost.tasks, "InputMissing", lost.message)
         for run, uri in backlog.lost:
             make_again(recorder, run, uri)
+        recorder.end_runs()
         recorder.absorb()
         # Others of these stages may have been cancelled, or wait again.
         backlog = collect(state, recorder.now, recorder.evictable)
@@ -618,6 +619,7 @@ def _give_up_waiting(recorder: Recorder) -> None:
             moment = recorder.advance(run).overdue(stage)
             if moment is not None:
                 recorder.wake_at(moment)
+    recorder.end_runs()
     if recorder.absorb():
         recorder.dirty = True
 

@@ -20,7 +20,7 @@ from flowsched.engine.data.inputs import needed
 from flowsched.engine.data.remote_reads import share_files
 from flowsched.engine.data.staging import order_transfers
 from flowsched.engine.data.versions import read_versions
-from flowsched.engine.delta import CacheKeyWrite, Delta, RunEnd
+from flowsched.engine.delta import CacheKeyWrite, Delta
 from flowsched.engine.events import (
     Accepted,
     BindingsSettled,
@@ -134,7 +134,7 @@ def step(
         else:
             for event in some:
                 _apply(recorder, event)
-    _end_runs(recorder)
+    recorder.end_runs()
     # 2. Ready groups get room. Groups that lack bytes get target nodes.
     if placing:
         place(recorder, ForeignPods(recorder))
@@ -162,17 +162,6 @@ def step(
     )
 
 
-def _end_runs(recorder: Recorder) -> None:
-    """End the runs whose head has ended: their other calls are cancelled."""
-    for head in recorder.ended_heads():
-        call = head.spec.call
-        assert call is not None
-        recorder.delta.run_ends.append(RunEnd(call.run, head.state.value, head.reason))
-        for run in list(recorder.state.work.runs.values()):
-            if run.spec.call is not None and run.spec.call.run == call.run and run is not head:
-                recorder.advance(run).cancel(f"{call.source or 'its engine'} has ended")
-
-
 def _write_usage(recorder: Recorder) -> None:
     """Write the usage of queues and users, once in a step of time. A restart counts running pods again from this moment on."""
     state, usage = recorder.state, recorder.state.cluster.snapshot.usage
@@ -195,12 +184,14 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
                 _take_in(recorder, run)
                 _learn_edges(recorder, run)
                 recorder.advance(run).begin()
+                _end_late(recorder, run)
         case Recovered(run, pods):
             none_later(run, recorder.now)
             note_served(state, run, statement)
             _take_in(recorder, run)
             recorder.releases.extend(reclaim(state, run, pods, statement))
             recorder.recovered(run)
+            _end_late(recorder, run)
         case Revived(run, number, reason):
             recorder.done(number)
             if run.id not in state.work.runs:  # asked twice: it is back already
@@ -242,14 +233,24 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
 
 
 def _take_in(recorder: Recorder, run: WorkflowRun) -> None:
-    """A run lives from now on. Files that it reads, too, may be copied for others that wait."""
+    """A run lives from now on. Files that it reads, too, may be copied for others that wait. A head opens its run again."""
     state = recorder.state
     recorder.statement.put(state.work.runs, run.id, run)
+    if run.spec.call is not None and run.spec.call.head:
+        recorder.statement.pop(state.work.engines.ended, run.spec.call.run)
     for reader, stage in share_files(state, run, recorder.statement):
         if reader is not run:
             recorder.advance(reader).changes.touch(stage.number)
         if state.cluster.catalogue.caches is not None:
             note_anew(state, reader)
+
+
+def _end_late(recorder: Recorder, run: WorkflowRun) -> None:
+    """Cancel a call that arrives after the end of its head: its engine sent it before it was killed, or on a lost node."""
+    call = run.spec.call
+    why = None if call is None else recorder.state.work.engines.ended.get(call.run)
+    if why is not None:
+        recorder.advance(run).cancel(why)
 
 
 def _note_lookup(recorder: Recorder, event: LookedUp) -> None:
@@ -331,7 +332,7 @@ def _learn_edges(recorder: Recorder, run: WorkflowRun) -> None:
     if call is None:
         return
     kind, _ = run.spec.kind_of(run.spec.stages[0])
-    if not state.work.learned_plan.note(call.run, call.node, kind, call.after):
+    if not state.work.engines.learned_plan.note(call.run, call.node, kind, call.after):
         return
     for each in state.work.runs.values():
         if each.spec.call is not None and each.spec.call.run == call.run:

@@ -20,6 +20,7 @@ from flowsched.engine.delta import (
     EventRow,
     Intent,
     OutputWrite,
+    RunEnd,
     StageWrite,
     TaskWrite,
     WorkflowWrite,
@@ -46,6 +47,10 @@ _DURABLE: Final = mask_of(
     TaskState.SUCCEEDED,
     TaskState.FAILED,
 )
+
+
+#: Runs of engines that have ended and of which a call may still arrive: about a megabyte.
+_MOST_ENDED_RUNS: Final = 4_096
 
 
 class Result(msgspec.Struct):
@@ -99,10 +104,21 @@ class Recorder(msgspec.Struct):
         self._asked[run.id] = None
         return found
 
-    def ended_heads(self) -> list[WorkflowRun]:
-        """The heads of runs that have ended in this step."""
-        runs = (run for run in self._runs.values() if run.state.terminal)
-        return [run for run in runs if run.spec.call is not None and run.spec.call.head]
+    def end_runs(self) -> None:
+        """End the runs whose head has ended in this step: their other calls are cancelled, also those that arrive later."""
+        work, ended = self.state.work, {end.run for end in self.delta.run_ends}
+        for head in [run for run in self._runs.values() if run.state.terminal]:
+            call = head.spec.call
+            if call is None or not call.head or call.run in ended:
+                continue
+            self.delta.run_ends.append(RunEnd(call.run, head.state.value, head.reason))
+            if len(work.engines.ended) >= _MOST_ENDED_RUNS:
+                self.statement.pop(work.engines.ended, next(iter(work.engines.ended)))
+            why = f"{call.source or 'its engine'} has ended"
+            self.statement.put(work.engines.ended, call.run, why)
+            for run in list(work.runs.values()):
+                if run.spec.call is not None and run.spec.call.run == call.run and run is not head:
+                    self.advance(run).cancel(why)
 
     def recovered(self, run: WorkflowRun) -> None:
         """Derive the state that SQL does not keep; ask again for releases that were under way."""

@@ -50,6 +50,6 @@ def simulated(
     if estimates is not None:
         simulation.state.work.estimates = estimates
     if learned_plan is not None:
-        simulation.state.work.learned_plan = learned_plan
+        simulation.state.work.engines.learned_plan = learned_plan
     begun(simulation.world)
     return simulation.run()

@@ -581,6 +581,7 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         sorted(state.data.backoff),
         [sorted(s) for s in map(state.cluster.catalogue.nodes_of, range(len(state.cluster.catalogue))) if s],
         state.work.next_address,
+        dict(state.work.engines.ended),
         sorted(state.work.gang_seats),
         caches(state),
         plain(state.round),

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from flowsched.engine.step import step
 from flowsched.executor.protocol import PodEnded
 from flowsched.store.database import url_for
 from flowsched.workflow.document.decode import check_workflow
@@ -49,6 +50,42 @@ def test_a_task_that_arrives_with_the_end_of_its_head_is_cancelled() -> None:
     told.tell(told.accepted("late", STAGE, call=call("w.b")), told.ending("fs-head-t-0-0"))
     assert told.runs["late"].state.value == "CANCELLED"
     assert told.launched == []
+
+
+def test_a_task_that_arrives_after_the_end_of_its_head_is_cancelled_until_there_is_a_head_again() -> None:
+    """The create of a killed engine may still be under way. A later head of the same run id
+    opens the run again.
+    """
+    told = scene()
+    told.end("fs-head-t-0-0", code=1)
+    told.submit("late", STAGE, call=call("w.b"))
+    assert told.launched == []
+    assert told.runs["late"].state.value == "CANCELLED"
+    assert told.runs["late"].reason == "cancelled by request: miniwdl has ended"
+    told.submit("again", STAGE, call=call("miniwdl", head=True))
+    told.submit("next", STAGE, call=call("w.b"))
+    assert told.launched == ["fs-next-t-0-0"]
+
+
+def test_a_dropped_step_forgets_that_a_run_has_ended() -> None:
+    """The end of the head was not written, so its tasks may still arrive."""
+    told = scene()
+    step(told.state, [told.ending("fs-head-t-0-0", code=1)], told.now).drop()
+    told.submit("late", STAGE, call=call("w.b"))
+    assert told.launched == ["fs-late-t-0-0"]
+
+
+def test_a_head_that_gives_up_waiting_ends_its_run_in_the_same_step() -> None:
+    """Its policy fails it in the scheduling round, in which its task would have got the room."""
+    told = Scene(node(cpu=1))
+    told.submit("busy", STAGE)
+    policy = {"event": "task_pending", "timeout": "1s", "action": "fail_stage"}
+    told.submit("head", STAGE | {"policies": [policy]}, call=call("miniwdl", head=True))
+    told.submit("task", STAGE, call=call("w.a"))
+    told.end("fs-busy-t-0-0", after=5_000)
+    assert told.launched == []
+    assert [(end.run, end.state) for end in told.last.delta.run_ends] == [("r", "FAILED")]
+    assert told.runs["task"].state.value == "CANCELLED"
 
 
 def test_a_restart_goes_on_cancelling_what_the_end_of_a_head_has_cancelled() -> None:

@@ -94,7 +94,7 @@ async def test_edges_between_processes_are_learned_of_files_and_outlive_a_restar
         assert await rank_of(tes, behind) > await rank_of(tes, alone) > 0
     async with serving(url, tmp_path, world) as tes:
         assert await rank_of(tes, behind) == await rank_of(tes, alone)
-        plan = memory_of(tes).work.learned_plan.plan("GROW")
+        plan = memory_of(tes).work.engines.learned_plan.plan("GROW")
         assert plan is not None
         assert [(edge.parent, edge.child) for edge in plan.edges] == [("GROW", "FOLD")]
 

@@ -69,7 +69,7 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
             sample.outputs,
         )
     for call in await calls(database):
-        state.work.learned_plan.note(*call)
+        state.work.engines.learned_plan.note(*call)
     for replica in recovery.replicas:
         at = state.cluster.snapshot.index.get(replica.node)
         if at is not None:

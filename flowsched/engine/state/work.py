@@ -127,6 +127,18 @@ class CachedBags(msgspec.Struct):
     basis: tuple[object, ...] | None
 
 
+class EngineRuns(msgspec.Struct):
+    """Runs whose DAG another engine keeps.
+
+    Attributes:
+        learned_plan: The learned edges between kinds of calls.
+        ended: Run -> why its calls are cancelled: its head has ended. The oldest go first; a restart forgets all.
+    """
+
+    learned_plan: LearnedPlan = msgspec.field(default_factory=LearnedPlan)
+    ended: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class WorkState(msgspec.Struct):
     """Workflows that live, their pods, and the items of the backlog.
 
@@ -149,7 +161,7 @@ class WorkState(msgspec.Struct):
         bags: (workflow, stage) -> the bags of a stage that has not changed since.
         staged_on: Backlog item -> nodes to which its inputs were copied.
         estimates: The learned runtimes and amounts.
-        learned_plan: The learned edges between kinds of calls.
+        engines: Runs whose DAG another engine keeps: their kinds, and which have ended.
         corrections: (workflow, stage) -> per mille of its learned I/O that is counted, by measurements.
     """
 
@@ -171,7 +183,7 @@ class WorkState(msgspec.Struct):
     bags: dict[tuple[str, int], CachedBags] = msgspec.field(default_factory=dict)
     staged_on: dict[GroupKey, tuple[int, ...]] = msgspec.field(default_factory=dict)
     estimates: Estimates = msgspec.field(default_factory=Estimates)
-    learned_plan: LearnedPlan = msgspec.field(default_factory=LearnedPlan)
+    engines: EngineRuns = msgspec.field(default_factory=EngineRuns)
     corrections: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
 
     def key_of(self, group: GroupKey | ForeignKey) -> int:
