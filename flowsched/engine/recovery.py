@@ -80,9 +80,8 @@ def rank(state: EngineState, run: WorkflowRun) -> None:
     run.ranks = run.graph.upward_ranks(weights(state.work.estimates, run.spec))
     if run.spec.call is None or run.spec.call.rank_ms:
         return
-    onward_ms = state.work.engines.learned_plan.onward_ms(
-        state.work.estimates, *run.spec.kind_of(run.spec.stages[0])
-    )
+    kind = run.spec.kind_of(run.spec.stages[0])
+    onward_ms = state.work.engines.learned_plan.onward_ms(state.work.estimates, kind)
     run.ranks = run.ranks + onward_ms
 
 

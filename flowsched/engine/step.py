@@ -134,6 +134,7 @@ def step(
         else:
             for event in some:
                 _apply(recorder, event)
+    _learn_edges(recorder, [event.run for event in events if isinstance(event, Accepted)])
     recorder.end_runs()
     # 2. Ready groups get room. Groups that lack bytes get target nodes.
     if placing:
@@ -182,7 +183,6 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
         case Accepted(run):
             if run.id not in state.work.runs:
                 _take_in(recorder, run)
-                _learn_edges(recorder, run)
                 recorder.advance(run).begin()
                 _end_late(recorder, run)
         case Recovered(run, pods):
@@ -323,19 +323,19 @@ def _has_replica(state: EngineState, uri: str) -> bool:
     return dataset is not None and state.cluster.catalogue.has_replica(dataset)
 
 
-def _learn_edges(recorder: Recorder, run: WorkflowRun) -> None:
-    """Learn which kinds a call follows. With a new edge, calls of its run that wait get new ranks.
-
-    A step that is undone leaves the edges: the calls are there, and they are noted again.
-    """
-    call, state = run.spec.call, recorder.state
-    if call is None:
-        return
-    kind, _ = run.spec.kind_of(run.spec.stages[0])
-    if not state.work.engines.learned_plan.note(call.run, call.node, kind, call.after):
-        return
-    for each in state.work.runs.values():
-        if each.spec.call is not None and each.spec.call.run == call.run:
+def _learn_edges(recorder: Recorder, arrived: Sequence[WorkflowRun]) -> None:
+    """Learn which kinds the calls that have arrived follow. With a new edge, calls of its run that wait get new ranks."""
+    state, plan, changed = recorder.state, recorder.state.work.engines.learned_plan, set()
+    for run in arrived:
+        call = run.spec.call
+        if call is None:
+            continue
+        edges = plan.note(call.run, call.node, run.spec.kind_of(run.spec.stages[0]), call.after)
+        if edges:
+            recorder.statement.undo_with(plan.forget, edges)
+            changed.add(call.run)
+    for each in state.work.runs.values() if changed else ():
+        if each.spec.call is not None and each.spec.call.run in changed:
             recorder.statement.assign(each, "ranks", each.ranks)
             rank(state, each)
             for stage in each.stages:

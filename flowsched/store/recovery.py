@@ -274,21 +274,23 @@ class SampleRow(NamedTuple):
 
 
 class CallOfKind(NamedTuple):
-    """A call of a run: its node there, its kind, and the nodes whose outputs it reads."""
+    """A call of a run: its node there, its kind (`WorkflowSpec.kind_of`), and the nodes whose outputs it reads."""
 
     run: str
     node: str
-    kind: str
+    kind: tuple[str, str]
     after: tuple[str, ...]
 
 
 async def calls(database: Database) -> list[CallOfKind]:
     """The newest calls, in the order of their submission; of equal ones the first."""
-    query = select(_w.run, _w.node, _w.kind, _w.after).where(_w.run != "").order_by(_w.seq.desc()).limit(MOST)
+    query = select(_w.run, _w.node, _w.kind, _s.name, _w.after).join_from(tables.workflows, tables.stages)
+    query = query.where(_w.run != "", _s.stage == 0).order_by(_w.seq.desc()).limit(MOST)
     rows = reversed(await database.rows(query))
     return list(
         dict.fromkeys(
-            CallOfKind(run, node, kind, tuple(json.loads(after))) for run, node, kind, after in rows
+            CallOfKind(run, node, (kind, stage), tuple(json.loads(after)))
+            for run, node, kind, stage, after in rows
         )
     )
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from flowsched.engine.events import Accepted
+from flowsched.engine.events import Accepted, CallsRanked
 from flowsched.engine.explain import explain
 from flowsched.engine.recovery import rank
+from flowsched.engine.step import step
 from flowsched.executor.protocol import ReplicaSeen
-from tests.engine.scene import Scene, node
+from tests.engine.scene import Scene, calls_of, node
 
 
 def call(node_name: str, rank_ms: int = 0) -> dict[str, Any]:
@@ -84,14 +86,45 @@ def test_calls_that_wait_are_ranked_again_with_the_first_edge_of_their_run() -> 
     assert carried_out(scene)[:2] == ["second", "third"]
 
 
-def test_the_rank_that_a_plan_gives_stays() -> None:
-    """A learned edge changes no call that its engine has ranked."""
+def test_an_edge_is_learned_again_if_its_step_is_undone() -> None:
+    """The call arrives again, and the calls that wait get their new ranks then."""
     scene = Scene(node(cpu=1))
-    arrive(scene, "a", "split")
-    arrive(scene, "b", "map", "split")
-    ranked = scene.accepted("c", STAGE, kind="split", call=call("split", 5_000)).run
-    rank(scene.state, ranked)
-    assert ranked.ranks.tolist() == [60_000]
+    scene.submit("busy", STAGE)
+    arrive(scene, "split", "split")
+    map_ = scene.accepted("map", STAGE, kind="map", call=call("map") | {"after": ["split"]})
+    step(scene.state, [map_], scene.now).drop()
+    assert scene.runs["split"].ranks.tolist() == [60_000]
+    scene.tell(map_)
+    assert scene.runs["split"].ranks.tolist() == [120_000]
+
+
+def test_calls_that_wait_are_ranked_once_a_step() -> None:
+    """Thirty calls of kinds of their own arrive together, while a hundred of their run wait."""
+    calls = []
+    for arrivals in (1, 30):
+        scene = Scene(node(cpu=1))
+        scene.submit("busy", STAGE)
+        scene.tell(*(scene.accepted(f"m{each}", STAGE, kind="map", call=call("map")) for each in range(100)))
+        events = [
+            scene.accepted(f"k{each}", STAGE, kind=f"k{each}", call=call(f"k{each}") | {"after": ["map"]})
+            for each in range(arrivals)
+        ]
+        calls.append(calls_of(partial(step, scene.state, events, scene.now))[0])
+    assert calls[1] < 3 * calls[0]
+
+
+def test_the_rank_that_an_engine_or_a_plan_gives_stays() -> None:
+    """A first edge ranks waiting calls again: it does not change one that its engine has ranked, nor one ranked by its plan."""
+    scene = Scene(node(cpu=1))
+    scene.submit("busy", STAGE)
+    arrive(scene, "plain", "split")
+    scene.submit("engine", STAGE, kind="split", call=call("split", 90_000))
+    arrive(scene, "plan", "split")
+    scene.tell(CallsRanked({"plan": 100_000, "engine": 1_000}))
+    arrive(scene, "map", "map", "split")
+    assert scene.runs["plain"].ranks.tolist() == [120_000]
+    scene.end("fs-busy-t-0-0")
+    assert carried_out(scene) == ["plain", "plan", "engine", "map"]
 
 
 SORT: dict[str, Any] = STAGE | {

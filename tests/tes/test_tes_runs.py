@@ -94,9 +94,9 @@ async def test_edges_between_processes_are_learned_of_files_and_outlive_a_restar
         assert await rank_of(tes, behind) > await rank_of(tes, alone) > 0
     async with serving(url, tmp_path, world) as tes:
         assert await rank_of(tes, behind) == await rank_of(tes, alone)
-        plan = memory_of(tes).work.engines.learned_plan.plan("GROW")
+        plan = memory_of(tes).work.engines.learned_plan.plan(("GROW", "task"))
         assert plan is not None
-        assert [(edge.parent, edge.child) for edge in plan.edges] == [("GROW", "FOLD")]
+        assert [(edge.parent, edge.child) for edge in plan.edges] == [("GROW/task", "FOLD/task")]
 
 
 def memory_of(tes: Tes) -> EngineState:

@@ -2,46 +2,58 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowsched.workflow.estimates import Estimates, Measured
 from flowsched.workflow.learned_plan import LearnedPlan
 from flowsched.workflow.plan import ranks
+from tests.engine.scene import calls_of
 
 
-def edges(learned: LearnedPlan, kind: str) -> list[tuple[str, str]]:
+def kind(name: str) -> tuple[str, str]:
+    """The kind of a TES task."""
+    return name, "task"
+
+
+def edges(learned: LearnedPlan, name: str) -> list[tuple[str, str]]:
     """The edges from a kind on."""
-    plan = learned.plan(kind)
+    plan = learned.plan(kind(name))
     return [] if plan is None else [(each.parent, each.child) for each in plan.edges]
 
 
 def test_a_kind_follows_the_kind_that_wrote_its_inputs() -> None:
     """Nodes belong to runs, kinds to all: a later run with other nodes finds the same edges, and adds its own."""
     learned = LearnedPlan()
-    assert not learned.note("night-1", "call-align", "align", ())
-    assert learned.note("night-1", "call-sort", "sort", ["call-align"])
-    assert not learned.note("night-2", "a", "align", ())
-    assert not learned.note("night-2", "s", "sort", ["a"])
-    assert learned.note("night-2", "m", "merge", ["s", "a"])
-    plan = learned.plan("align")
+    assert not learned.note("night-1", "call-align", kind("align"), ())
+    assert learned.note("night-1", "call-sort", kind("sort"), ["call-align"])
+    assert not learned.note("night-2", "a", kind("align"), ())
+    assert not learned.note("night-2", "s", kind("sort"), ["a"])
+    assert learned.note("night-2", "m", kind("merge"), ["s", "a"])
+    plan = learned.plan(kind("align"))
     assert plan is not None
     assert (plan.name, plan.language, [node.path for node in plan.nodes]) == (
-        "align",
+        "align/task",
         "learned",
-        ["align", "sort", "merge"],
+        ["align/task", "sort/task", "merge/task"],
     )
-    assert edges(learned, "align") == [("align", "sort"), ("align", "merge"), ("sort", "merge")]
-    assert learned.plan("merge") is None
-    found = ranks(plan, {"align": 1_000, "sort": 20_000, "merge": 300_000})
-    assert found["align"].rank_ms == 321_000
+    assert edges(learned, "align") == [
+        ("align/task", "sort/task"),
+        ("align/task", "merge/task"),
+        ("sort/task", "merge/task"),
+    ]
+    assert learned.plan(kind("merge")) is None
+    found = ranks(plan, {"align/task": 1_000, "sort/task": 20_000, "merge/task": 300_000})
+    assert found["align/task"].rank_ms == 321_000
 
 
 def test_nodes_of_another_run_are_no_parents() -> None:
     """The same word in two runs."""
     learned = LearnedPlan()
-    learned.note("one", "prepare", "align", ())
-    assert not learned.note("two", "call", "sort", ["prepare"])
-    assert learned.plan("align") is None
+    learned.note("one", "prepare", kind("align"), ())
+    assert not learned.note("two", "call", kind("sort"), ["prepare"])
+    assert learned.plan(kind("align")) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=3)), max_size=40))
@@ -49,10 +61,60 @@ def test_a_plan_has_no_cycle_whatever_arrives(arrivals: list[tuple[int, list[int
     """Each kind stands after all kinds that it follows, so ranks are defined."""
     learned = LearnedPlan()
     for number, after in arrivals:
-        learned.note("r", f"n{number}", f"k{number}", [f"n{each}" for each in after])
+        learned.note("r", f"n{number}", kind(f"k{number}"), [f"n{each}" for each in after])
     for number in range(10):
-        plan = learned.plan(f"k{number}")
+        plan = learned.plan(kind(f"k{number}"))
         if plan is not None:
             order = {node.path: at for at, node in enumerate(plan.nodes)}
-            assert order[f"k{number}"] == 0
+            assert order[f"k{number}/task"] == 0
             assert all(order[edge.parent] < order[edge.child] for edge in plan.edges)
+
+
+@pytest.mark.parametrize("stage", ["task", ""], ids=["TES", "stages named by their calls"])
+def test_the_runtimes_of_kinds_that_follow_count_however_a_client_names_its_stages(stage: str) -> None:
+    """Miniwdl and the config backend of Cromwell name a stage by its call: a kind has its own stage name."""
+    learned, estimates = LearnedPlan(), Estimates()
+    align, merge = ("align", stage or "align"), ("merge", stage or "merge")
+    learned.note("r", "a", align, ())
+    learned.note("r", "b", merge, ["a"])
+    for _ in range(5):
+        estimates.learn(*align, 1_000, Measured(0, 10))
+        estimates.learn(*merge, 3_600_000, Measured(0, 10))
+    assert learned.onward_ms(estimates, align) == 3_600_000
+
+
+def test_an_edge_that_would_close_a_cycle_is_looked_at_once() -> None:
+    """A client that sends such calls again and again costs no walk along the whole plan each time."""
+    learned = LearnedPlan()
+    for number in range(300):
+        learned.note("r", f"n{number}", kind(f"k{number}"), [f"n{number - 1}"] if number else [])
+    first, edges = calls_of(lambda: learned.note("r", "n0", kind("k0"), ["n299"]))
+    again, more = calls_of(lambda: learned.note("r", "n0", kind("k0"), ["n299"]))
+    assert edges == more == []
+    assert first > 300
+    assert again < 30
+
+
+def test_edges_that_are_taken_back_are_new_again() -> None:
+    """Their step was undone. What they alone had refused is possible."""
+    learned = LearnedPlan()
+    learned.note("r", "a", kind("align"), ())
+    new = learned.note("r", "b", kind("sort"), ["a"])
+    assert not learned.note("r", "a", kind("align"), ["b"])
+    learned.forget(new)
+    assert learned.plan(kind("align")) is None
+    assert learned.note("r", "a", kind("align"), ["b"]) == [(kind("sort"), kind("align"))]
+
+
+def test_nodes_of_a_long_run_outlast_those_of_later_runs() -> None:
+    """Of 100,000 nodes that are remembered, one that still sends calls, and one that they read, stay."""
+    learned = LearnedPlan()
+    learned.note("long", "index", kind("index"), ())
+    for number in range(150_000):
+        if number % 50_000 == 0:
+            learned.note("long", "split", kind("split"), ["index"])
+        learned.note("r", str(number), kind("other"), ())
+    assert learned.note("long", "map", kind("map"), ["split", "index"]) == [
+        (kind("split"), kind("map")),
+        (kind("index"), kind("map")),
+    ]
