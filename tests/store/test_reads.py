@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from flowsched.errors import Conflict, InvalidRequest, NotFound
 from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.database import Database, url_for
-from flowsched.store.recovery import Removed, load, load_living, outline, remove_finished
+from flowsched.store.recovery import Removed, calls, load, load_living, outline, remove_finished
 from flowsched.store.requests import Submission, compress
 from flowsched.store.rows import QueueRow, ReplicaRow, Sums
 from flowsched.store.runs import Runs
@@ -131,26 +133,44 @@ async def test_a_run_lives_until_its_engine_says_the_end_or_a_task_has_failed(
     assert await part(False, "FAILED") == ["cancelled", "failed"]
 
 
-async def test_neither_part_of_a_list_scans_a_table(tmp_path: Path) -> None:
-    """Live ones are found by the indexes of what lives, ended ones in the order of their numbers."""
+async def plans_of(sqlite: Database, read: Callable[[], Awaitable[Any]]) -> list[set[str]]:
+    """How SQLite finds the workflows and runs of each query of a read."""
     asked: list[tuple[str, Any]] = []
 
     def note(*given: Any) -> None:
         asked.append((given[2], given[3]))
 
+    sqlalchemy_event.listen(Engine, "before_cursor_execute", note)
+    try:
+        await read()
+    finally:
+        sqlalchemy_event.remove(Engine, "before_cursor_execute", note)
+    plans = []
+    for statement, values in asked:
+        with sqlite.engine.connect() as connection:
+            found = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+            plans.append({row[3] for row in found if re.search(r"\b(workflows|runs)\b", row[3])})
+    return plans
+
+
+async def test_the_calls_of_a_new_leader_are_found_by_their_index(tmp_path: Path) -> None:
+    """Most workflows of a database may be no calls."""
     async with await Database.open(url_for(tmp_path / "db")) as sqlite:
-        sqlalchemy_event.listen(Engine, "before_cursor_execute", note)
-        try:
-            for live in (True, False):
-                await Runs(sqlite).page(Which(run="", live=live), 50, 0)
-        finally:
-            sqlalchemy_event.remove(Engine, "before_cursor_execute", note)
-        plans = []
-        for statement, values in asked:
-            plan = f"EXPLAIN QUERY PLAN {statement}"
-            with sqlite.engine.connect() as connection:
-                found = connection.exec_driver_sql(plan, values).all()
-                plans.append({row[3] for row in found if re.search(r"\b(workflows|runs)\b", row[3])})
+        plans = await plans_of(sqlite, partial(calls, sqlite))
+    assert plans == [
+        {
+            "SCAN workflows USING COVERING INDEX ix_workflows_run",
+            "SEARCH workflows USING INDEX sqlite_autoindex_workflows_2 (seq=?)",
+        }
+    ]
+
+
+async def test_neither_part_of_a_list_scans_a_table(tmp_path: Path) -> None:
+    """Live ones are found by the indexes of what lives, ended ones in the order of their numbers."""
+    plans = []
+    async with await Database.open(url_for(tmp_path / "db")) as sqlite:
+        for live in (True, False):
+            plans += await plans_of(sqlite, partial(Runs(sqlite).page, Which(run="", live=live), 50, 0))
     assert (
         plans
         == [
