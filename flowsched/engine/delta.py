@@ -167,7 +167,7 @@ class EventRow(NamedTuple):
 
 
 class RunEnd(NamedTuple):
-    """The run of an engine has ended, since its head has."""
+    """The run of an engine has ended, since its head has. A reason that its engine has reported beside the same state stays."""
 
     run: str
     state: str  #: RunState

@@ -85,6 +85,9 @@ class Changes:
         self._workflows = update(
             kind, tables.workflows, dict.fromkeys(_WORKFLOW_STATE, "{new}"), {"id": "id"}
         )
+        self._other_run_ends = update(
+            kind, tables.runs, {"reason": "CASE WHEN runs.state = {new} THEN {old} ELSE '' END"}, {"id": "id"}
+        )
         self._run_ends = update(
             kind,
             tables.runs,
@@ -273,10 +276,9 @@ class Changes:
             (w.state, w.reason, w.started_ms, w.ended_ms, w.workflow) for _, w in sorted(workflows.items())
         ]
         _all(self._workflows, connection, tidy(rows, 1), workflows)
-        ends = {end.run: end for delta in deltas for end in delta.run_ends}
-        self._run_ends.run(
-            connection, tidy([(end.state, end.reason, end.run) for end in ends.values()], 1, 2)
-        )
+        ends = {end.run: end for delta in deltas for end in delta.run_ends}.values()
+        self._other_run_ends.run(connection, tidy([(end.state, end.run) for end in ends], 1))
+        self._run_ends.run(connection, tidy([(end.state, end.reason, end.run) for end in ends], 1, 2))
 
     def _write_data(self, connection: Statements, deltas: Sequence[Delta]) -> None:
         """Outputs and replicas: of several about the same thing, the last."""

@@ -21,7 +21,7 @@ from store_samples import (
     task,
 )
 
-from flowsched.engine.delta import Delta, OutputWrite, ReplicaWrite, TaskWrite
+from flowsched.engine.delta import Delta, OutputWrite, ReplicaWrite, RunEnd, TaskWrite
 from flowsched.errors import (
     CancelRequested,
     Conflict,
@@ -36,8 +36,10 @@ from flowsched.store import tables
 from flowsched.store.database import Database
 from flowsched.store.lease import Lease
 from flowsched.store.requests import Submitted
+from flowsched.store.runs import Runs
 from flowsched.store.workflows import Workflows
 from flowsched.store.writer import GroupWriter
+from flowsched.workflow.spec import Call
 from tests.house.second_ways import needs
 
 
@@ -147,6 +149,27 @@ async def test_a_delta_is_written_as_one(
     assert (await reads.stages("w"))[0].counts == {"SUCCEEDED": 3}
     ids = [e.id for e in await reads.events()]
     assert ids == [1, 2, 3, 4, 5]
+
+
+async def test_the_end_of_a_run_keeps_a_reported_reason_beside_the_same_state_alone(
+    writer: GroupWriter, database: Database, epoch: int
+) -> None:
+    """The engine knows more than its exit code. A head that is retried has another end, and the old reason is none of it."""
+    call = Call(run="r", run_name="germline", source="miniwdl", node="miniwdl", head=True)
+    await writer.submit(submission("w", call=call))
+    runs = Runs(database)
+
+    async def ended(state: str, reason: str) -> tuple[str, str]:
+        await writer.commit(Delta(run_ends=[RunEnd("r", state, reason)]), epoch)
+        row = await runs.find("r")
+        assert row is not None
+        return row.state, row.reason
+
+    assert await ended("FAILED", "exit code 1") == ("FAILED", "exit code 1")
+    assert await ended("SUCCEEDED", "") == ("SUCCEEDED", "")
+    await runs.end("r", "FAILED", "align failed")
+    assert await ended("FAILED", "exit code 1\0") == ("FAILED", "align failed")
+    assert await ended("CANCELLED", "by request") == ("CANCELLED", "by request")
 
 
 async def test_several_writes_of_a_task_in_one_step(
