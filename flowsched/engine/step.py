@@ -86,16 +86,22 @@ class Step(msgspec.Struct):
     foreign_ended: list[str] = msgspec.field(default_factory=list)
     wake_ms: int | None = None
 
+    @property
+    def sweeps(self) -> bool:
+        """Whether `keep` sweeps the catalogue: 0.6 s for 180,000 datasets."""
+        return bool(self.ended) and self.state.cluster.catalogue.crowded
+
     def keep(self) -> None:
         """The delta is durable: the state stays as it is."""
         self.statement.forget()
+        sweeps = self.sweeps
         for workflow in self.ended:
             if self.state.cluster.catalogue.caches is not None and workflow in self.state.work.runs:
                 forget_readers(self.state, self.state.work.runs[workflow])
             self.state.forget(workflow)
         for key in self.foreign_ended:
             self.state.forget_foreign(key)
-        if self.ended and self.state.cluster.catalogue.crowded:
+        if sweeps:
             self.state.cluster.catalogue.sweep(needed(self.state))
 
     def drop(self) -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from flowsched.control.leading.recover import Leftovers, Reconciler
 from flowsched.engine.recovery import make_run
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import Step, step
+from flowsched.scheduling.state.data import Catalogue
 from tests.cluster.fake import FakeProcesses
 from tests.service.processes import Process, process
 
@@ -177,6 +178,31 @@ async def test_a_stage_counts_for_many_tasks_when_it_is_asked_whether_a_step_tak
         threads.clear()
         assert (await one.service.command(await chain(one, 500), "cancel")).state == "CANCELLED"
         assert {("run", False), ("step", False), ("keep", False)} <= threads
+
+
+async def test_the_catalogue_is_swept_in_a_thread_after_short_steps_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand datasets that earlier runs have left: the end of a small one sweeps them."""
+    on_the_loop: list[bool] = []
+
+    def noted(catalogue: Catalogue, needed: Set[int]) -> None:
+        on_the_loop.append(threading.current_thread() is threading.main_thread())
+        sweep(catalogue, needed)
+
+    sweep = Catalogue.sweep
+    monkeypatch.setattr(Catalogue, "sweep", noted)
+    monkeypatch.setattr(dispatch, "LONG_S", float("inf"))
+    async with process(str(tmp_path / "db"), tmp_path, FakeProcesses()) as one:
+        one.lead()
+        await one.ready()
+        for number in range(20_000):
+            one.leader.dispatcher.state.cluster.catalogue.intern(f"s3://b/{number}")
+        assert (await one.service.command(await chain(one, 2), "cancel")).state == "CANCELLED"
+        async with asyncio.timeout(30):  # the answer may come before
+            while not on_the_loop:
+                await asyncio.sleep(0.01)
+        assert on_the_loop == [False]
 
 
 async def test_what_a_large_workflow_left_in_the_heap_is_given_back_once_it_has_ended(tmp_path: Path) -> None:

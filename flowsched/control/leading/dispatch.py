@@ -152,16 +152,16 @@ class StateThread:
         self._large &= runs.keys()
         return True
 
-    async def do(self, work: Callable[[], T], *, timed: bool = False) -> T:
-        """Do it. `timed`: how long it takes tells whether the next needs the thread."""
+    async def do(self, work: Callable[[], T], *, timed: bool = False, long: bool = False) -> T:
+        """Do it. `timed`: how long it takes tells whether the next needs the thread. `long`: it needs the thread in any case."""
         began = time.perf_counter()
-        done = await self._done(work)
+        done = await self._done(work, long)
         if timed:
             self._took_s = time.perf_counter() - began
         return done
 
-    async def _done(self, work: Callable[[], T]) -> T:
-        if not self._large and self._took_s < LONG_S:
+    async def _done(self, work: Callable[[], T], long: bool) -> T:
+        if not (long or self._large) and self._took_s < LONG_S:
             return work()
         self._at_rest.clear()
         under_way = asyncio.ensure_future(asyncio.to_thread(work))
@@ -306,7 +306,7 @@ class Dispatcher:
                 await asyncio.sleep(BUSY_PAUSE_S)
                 if self.busy_since is not None:
                     self.busy_since = self._clock()  # it waits, and is not stuck
-        await self._thread.do(result.keep)
+        await self._thread.do(result.keep, long=result.sweeps)
         if self._thread.forget_ended(self.state.work.runs):
             self._shrink()
         return result
