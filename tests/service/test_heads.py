@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from flowsched.engine.events import Recovered
 from flowsched.engine.step import step
 from flowsched.executor.protocol import PodEnded
 from flowsched.store.database import url_for
@@ -65,6 +66,16 @@ def test_a_task_that_arrives_after_the_end_of_its_head_is_cancelled_until_there_
     told.submit("again", STAGE, call=call("miniwdl", head=True))
     told.submit("next", STAGE, call=call("w.b"))
     assert told.launched == ["fs-next-t-0-0"]
+
+
+def test_a_task_that_a_restart_brings_back_after_the_end_of_its_head_is_cancelled() -> None:
+    """A new leader brings workflows back in slices. The head may end before the slice of its task."""
+    told = scene()
+    late = told.accepted("late", STAGE, call=call("w.b")).run
+    told.tell(told.ending("fs-head-t-0-0", code=1))
+    told.tell(Recovered(late, ()))
+    assert told.launched == []
+    assert late.state.value == "CANCELLED"
 
 
 def test_a_dropped_step_forgets_that_a_run_has_ended() -> None:
