@@ -14,7 +14,7 @@ import hashlib
 import re
 from typing import Final, NamedTuple
 
-#: Names of outputs of tasks begin so: copies of them are on nodes alone.
+#: Names of outputs of tasks begin so: copies of them are on nodes alone, until an upload reports another place.
 INTERMEDIATE: Final = "flowsched:"
 _MARK: Final = "#version="
 _OF_RUN: Final = "of-"

@@ -275,3 +275,19 @@ def test_a_copy_that_was_not_deleted_is_known_again() -> None:
     scene.tell(ReplicaSeen("s3://lab/x", "n0", 40 * MB))
     assert dropped(scene) == [("s3://lab/y", "n0")]  # used longer ago, and as little needed
     assert held(scene) == 40 * MB
+
+
+def test_an_output_that_another_run_reads_by_its_name_has_no_origin_before_its_upload() -> None:
+    """Nodes alone have it. A limited cache notes its readers, and that makes it no file of a storage."""
+    scene = Scene(node(cache_bytes=100 * MB), node("n1", cache_bytes=100 * MB))
+    name = "flowsched:v/a/0/0/o"
+    scene.tell(ReplicaSeen(name, "n1", 40 * MB))
+    late = reader("b", "s3://lab/o", needs=["p"])
+    accepted = scene.accepted("w", {"name": "p", "command": ["x"]}, reader("a", "s3://lab/o"), late)
+    accepted.run.versions["s3://lab/o"] = name
+    scene.tell(accepted)
+    dataset = scene.state.cluster.catalogue.find(name)
+    assert dataset is not None
+    assert scene.state.cluster.catalogue.origins[dataset] is False
+    scene.tell(Stored(name))
+    assert scene.state.cluster.catalogue.origins[dataset] is True

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, datasets_of, is_own, read_bytes
 from flowsched.engine.state import EngineState
+from flowsched.executor.datasets import INTERMEDIATE
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.state.cache_space import Copy, Need, Pin
 from flowsched.scheduling.state.claims import Claim
@@ -189,7 +190,7 @@ def _outside(state: EngineState, run: WorkflowRun, stage: StageRun) -> Iterator[
         shards = range(stage.spec.width) if is_own(spec) else (None,)
         for shard in shards:
             name, size = datasets_of(run, stage, spec, shard or 0)[0]
-            yield state.cluster.catalogue.intern(name, size, True), shard
+            yield state.cluster.catalogue.intern(name, size, not name.startswith(INTERMEDIATE)), shard
 
 
 def _reused(state: EngineState, run: WorkflowRun) -> Iterator[tuple[int, int, int | None]]:

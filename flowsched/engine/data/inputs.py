@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from flowsched.engine.state import EngineState
+from flowsched.executor.datasets import INTERMEDIATE
 from flowsched.executor.protocol import InputFile, OutputFile
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.workflow.graph import shards_read
@@ -72,7 +73,8 @@ def dataset_ids(
         found = False
         for uri, size in datasets_of(run, stage, spec, shard):
             found = True
-            ids[state.cluster.catalogue.intern(uri, size, spec.stage is None)] = None
+            outside = spec.stage is None and not uri.startswith(INTERMEDIATE)
+            ids[state.cluster.catalogue.intern(uri, size, outside)] = None
         if not found and not spec.optional and not _reads_no_shards(run, spec):
             raise MissingInput(f"input {spec.name!r}: {spec.stage}.{spec.output} was not written")
     result = tuple(ids)

@@ -79,9 +79,8 @@ class Catalogue:
         Args:
             uri: Its name.
             size_bytes: Its size; 0 = not known (what was known stays).
-            origin: Whether it can be fetched from outside (once true, it stays so). An output of a task never can.
+            origin: Whether it can be fetched from outside (once true, it stays so).
         """
-        origin = origin and not uri.startswith(INTERMEDIATE)
         dataset = self._ids.get(uri)
         if dataset is None:
             dataset = self._ids[uri] = len(self.uris)
@@ -124,7 +123,7 @@ class Catalogue:
                 or dataset in self._landed
             ):
                 continue
-            if self.origins[dataset] and uri.startswith("flowsched:"):
+            if self.origins[dataset] and uri.startswith(INTERMEDIATE):
                 continue
             base = uri_of(uri)
             del self._ids[uri]
