@@ -246,7 +246,7 @@ def _take_in(recorder: Recorder, run: WorkflowRun) -> None:
         recorder.statement.pop(state.work.engines.ended, run.spec.call.run)
     for reader, stage in share_files(state, run, recorder.statement):
         if reader is not run:
-            recorder.advance(reader).changes.touch(stage.number)
+            recorder.advance(reader).look_again(stage)
         if state.cluster.catalogue.caches is not None:
             note_anew(state, reader)
 

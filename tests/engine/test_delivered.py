@@ -135,19 +135,31 @@ def arrives(s: Scene, ident: str, size: int | None = None) -> str:
 REF, VERSION = "/ref/hg38.fa", "/ref/hg38.fa#version=" + "a" * 32
 
 
-def shard(s: Scene, ident: str, *, size: int = 100 * MB, path: str = REF, cpu: int = 1) -> Accepted:
-    """A task in an image that reads a file of all nodes at its own path."""
-    stage = steps("a", cpu, inputs=[{"path": path, "uri": REF}]) | {
-        "steps": [{"command": ["x"], "image": "alpine"}]
-    }
+def shard(
+    s: Scene,
+    ident: str,
+    *,
+    size: int = 100 * MB,
+    path: str = REF,
+    uri: str = REF,
+    cpu: int = 1,
+    also: tuple[str, ...] = (),
+) -> Accepted:
+    """A task in an image that reads a file of all nodes at its own path, and others of the same size at theirs."""
+    files = [{"path": path, "uri": uri}, *({"path": each, "uri": each} for each in also)]
+    stage = steps("a", cpu, inputs=files) | {"steps": [{"command": ["x"], "image": "alpine"}]}
     accepted = s.accepted(ident, stage)
-    accepted.run.file_bytes[REF] = accepted.run.placed_bytes[0] = size
+    accepted.run.file_bytes |= dict.fromkeys((uri, *also), size)
+    accepted.run.placed_bytes[0] = size * (1 + len(also))
     return accepted
 
 
 def looked_up(s: Scene, *idents: str, version: str = VERSION) -> None:
     """The look at the file has its answer."""
-    answers = [LookedUp(i, 0, others=(0,), names={REF: version}, sizes={version: 100 * MB}) for i in idents]
+    sizes = {version: 100 * MB}
+    answers = [
+        LookedUp(i, 0, others=(0,), names={REF: version}, sizes=sizes, looks=s.runs[i].looks) for i in idents
+    ]
     s.tell(*answers)
 
 
@@ -200,6 +212,34 @@ def test_the_first_reader_gets_the_copy_too_if_it_still_waits() -> None:
     s.end("fs-full-a-0-0")
     assert copied(s) == [(VERSION, "n0", None)]
     assert {"fs-w0-a-0-0", "fs-w1-a-0-0"} <= s.pods.keys()
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "under way"])
+def test_a_task_reads_no_file_before_its_version_is_known(answered: bool) -> None:
+    """A waiting task reads two files. A second reader of the one comes, then one of the other: the first task is looked at anew,
+    whether its first look has been answered by then or is still under way.
+    """
+    other, name = "/ref/chr1.fa", "/ref/chr1.fa#version=" + "c" * 32
+    s = copying()
+    s.tell(shard(s, "full", path="/in", size=0, cpu=4), shard(s, "full2", path="/in", size=0, cpu=4))
+    first = shard(s, "w0", also=(other,))
+    s.tell(first)
+    s.tell(shard(s, "w1"))
+    early = LookedUp("w0", 0, others=(0,), names={REF: VERSION}, sizes={VERSION: 100 * MB}, looks=1)
+    if answered:
+        s.tell(early)
+    s.tell(shard(s, "w2", path=other, uri=other))
+    assert ("w0", 0) in s.last.lookups
+    if not answered:
+        s.tell(early)
+        assert s.last.lookups == [("w0", 0)]
+    s.end("fs-full-a-0-0")
+    copied(s)
+    assert "fs-w0-a-0-0" not in s.pods
+    both = {VERSION: 100 * MB, name: 100 * MB}
+    s.tell(LookedUp("w0", 0, others=(0,), names={REF: VERSION, other: name}, sizes=both, looks=2))
+    copied(s)
+    assert [file.uris for file in s.pods["fs-w0-a-0-0"].inputs] == [(VERSION,), (name,)]
 
 
 def test_a_later_run_knows_that_a_file_is_read_again() -> None:

@@ -346,11 +346,15 @@ class Advance:
             self.statement.assign(self.run, "changed", {})
         else:
             self.statement.pop(self.run.versions, uri)
+        self.look_again(*[each for each in self.run.stages if each.cache_checked is not None])
+
+    def look_again(self, *stages: StageRun) -> None:
+        """Unbound tasks of these stages wait until all their inputs from outside are known. A look that is under way is ignored."""
         self.statement.assign(self.run, "looks", self.run.looks + 1)
-        for stage in self.run.stages:
+        for stage in stages:
             if stage.cache_checked is not None:
                 self.statement.set(stage.cache_checked, slice(None), False)
-                self.changes.touch(stage.number)
+            self.changes.touch(stage.number)
 
     def fail_waiting(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
         """Tasks that hold nothing cannot ever run (an input does not exist): they fail for good."""
