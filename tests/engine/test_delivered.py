@@ -17,6 +17,7 @@ from flowsched.executor.protocol import (
     FileCopies,
     PodEnded,
     ReplicaSeen,
+    TransferFailed,
     Usage,
 )
 from flowsched.scheduling.policy.framework import Storage
@@ -343,6 +344,60 @@ def test_a_step_that_is_dropped_shares_no_file() -> None:
     step(s.state, [first, second], s.now).drop()
     assert s.state.data.file_readers == {}
     assert (first.run.stages[0].spec.inputs, first.run.placed_bytes) == ((), {0: 100 * MB})
+
+
+@pytest.mark.parametrize("permanent", [True, False], ids=["for good", "eight times"])
+def test_tasks_read_a_file_where_it_lies_if_its_copy_fails(permanent: bool) -> None:
+    """An agent cannot read the file that tasks can. Neither these two tasks nor the next ones want a copy any more."""
+    s = copying()
+    s.tell(shard(s, "w0"), shard(s, "w1"))
+    looked_up(s, "w0", "w1")
+    for _ in range(1 if permanent else 8):
+        assert s.launched == []
+        s.miss(s.last.transfers[0], permanent=permanent)
+        s.tell(after=60_000)
+    assert s.pods.keys() == {"fs-w0-a-0-0", "fs-w1-a-0-0"}
+    container = s.pods["fs-w0-a-0-0"].container
+    assert container is not None
+    assert [(each.path, each.source, each.input) for each in container.inputs] == [(REF, REF, None)]
+    assert (s.pods["fs-w0-a-0-0"].inputs, s.runs["w0"].placed_bytes) == ((), {0: 100 * MB})
+    s.tell(shard(s, "w2"), shard(s, "w3"))
+    assert s.launched == ["fs-w2-a-0-0", "fs-w3-a-0-0"]
+    s.end("fs-w0-a-0-0", code=1)
+    s.end(*(f"fs-w{number}-a-0-0" for number in range(1, 4)))
+    s.nothing_left()
+
+
+def test_a_failed_copy_lets_all_readers_of_the_file_start() -> None:
+    """Four tasks wait for the copy to one node, three for that to the other, and the last for the answer to its look."""
+    s = copying()
+    names = [f"w{number}" for number in range(8)]
+    s.tell(*(shard(s, name) for name in names))
+    looked_up(s, *names[:7])
+    s.miss(s.last.transfers[0], permanent=True)
+    assert s.launched == [f"fs-{name}-a-0-0" for name in names]
+    assert s.last.transfers == []
+
+
+def test_a_file_that_changes_with_each_copy_is_read_where_it_lies() -> None:
+    """Each of nine copies finds another version than the look did."""
+    s = copying()
+    s.tell(shard(s, "w0"), shard(s, "w1"))
+    for number in range(9):
+        version = VERSION.replace("a" * 32, f"{number:032x}")
+        looked_up(s, "w0", "w1", version=version)
+        order = s.last.transfers[0]
+        s.tell(TransferFailed(order.uri, order.dest, s.now, "changed", changed=True), after=10)
+    assert s.pods.keys() == {"fs-w0-a-0-0", "fs-w1-a-0-0"}
+
+
+def test_a_task_that_has_ended_is_no_reader_any_more() -> None:
+    """Copies never pay here: only the tasks that still run are remembered, and how many have read the file."""
+    s = copying(disk_rate=1 * MB, nic_in_rate=1_000_000 * MB)
+    s.tell(*(shard(s, f"w{number}") for number in range(4)))
+    s.end("fs-w0-a-0-0", "fs-w2-a-0-0")
+    readers = s.state.data.file_readers[REF]
+    assert (readers.tasks, list(readers.in_place)) == (4, [("w1", 0), ("w3", 0)])
 
 
 def test_the_only_reader_of_a_delivered_file_goes_to_its_copy() -> None:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.inputs import datasets_of, sources_of
+from flowsched.engine.data.inputs import datasets_of, reads_outside, sources_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import FileReaders
 from flowsched.engine.state.work import PodRef
@@ -25,7 +25,7 @@ from flowsched.scheduling.policy.framework import storage_at
 from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import EMPTY, InputSpec, Match
+from flowsched.workflow.spec import EMPTY, InputSpec, Match, Placed
 
 #: Smaller files are read where they lie: a look at a file, a copy and its record cost a task more than it gains.
 _LEAST_BYTES: Final = 32 << 20
@@ -71,12 +71,15 @@ def share_files(
         for path in sorted(sources_of(stage.spec)):
             if run.file_bytes.get(path, 0) < _LEAST_BYTES or not _can_be_copied(state, run, stage, path):
                 continue
-            tasks, waiting = known.get(path, FileReaders())
-            tasks, waiting = tasks + stage.spec.tasks, (*waiting, (run.id, stage.number))
-            pays = _pays(state, path, tasks)
-            statement.pop(known, path)  # the dict is in the order of the last reads
-            statement.put(known, path, FileReaders(tasks, () if pays else waiting))
-            for workflow, number in waiting if pays else ():
+            readers = statement.pop(known, path) or FileReaders()
+            statement.put(known, path, readers)  # the dict is in the order of the last reads
+            statement.assign(readers, "tasks", readers.tasks + stage.spec.tasks)
+            statement.put(readers.in_place, (run.id, stage.number), None)
+            if not _pays(state, path, readers.tasks):
+                continue
+            waiting = readers.in_place
+            statement.assign(readers, "in_place", {})
+            for workflow, number in waiting:
                 reader = state.work.runs.get(workflow)
                 if reader is None or reader.stages[number].state.terminal:
                     continue
@@ -96,8 +99,10 @@ def _can_be_copied(state: EngineState, run: WorkflowRun, stage: StageRun, path: 
     assert container is not None
     has_images = copies == "always" and all(step.image for step in container.steps)
     placed = [each for each in container.inputs if each.source == path]
-    if copies == "never" or any(
-        each.directory or not (has_images or each.path != each.source) for each in placed
+    if (
+        copies == "never"
+        or state.data.file_readers.get(path, FileReaders()).failed
+        or any(each.directory or not (has_images or each.path != each.source) for each in placed)
     ):
         return False
     copied = {path} | {each.source for each in container.inputs if each.source and each.input}
@@ -125,16 +130,54 @@ def _read_as_input(
     state: EngineState, run: WorkflowRun, stage: StageRun, path: str, statement: Statement
 ) -> None:
     """A stage's container gets a file from the node's cache: tasks that wait are offered once its version is known."""
-    spec, container = stage.spec, stage.spec.container
-    assert container is not None
-    names = {number: f"file-{number}" for number, each in enumerate(container.inputs) if each.source == path}
-    placed = [replace(each, input=names.get(at, each.input)) for at, each in enumerate(container.inputs)]
-    inputs = (*spec.inputs, *(InputSpec(name, uri=path) for name in names.values()))
-    container = replace(container, inputs=tuple(placed))
-    statement.assign(stage, "spec", replace(spec, container=container, inputs=inputs))
+    assert stage.spec.container is not None
+    placed = list(stage.spec.container.inputs)
+    at = [number for number, each in enumerate(placed) if each.source == path]
+    for number in at:
+        placed[number] = replace(placed[number], input=f"file-{number}")
+    inputs = (*stage.spec.inputs, *(InputSpec(f"file-{number}", uri=path) for number in at))
+    _read_so(state, run, stage, placed, inputs, -run.file_bytes[path], statement)
+
+
+def leave_in_place(state: EngineState, path: str, statement: Statement) -> list[tuple[WorkflowRun, StageRun]]:
+    """Copies of a file failed for good: tasks that do not run yet read it where it lies, and no more copies are made.
+
+    Returns:
+        The stages that had it as an input; none if it is no file that containers read.
+    """
+    changed = []
+    for run in state.work.runs.values():
+        for stage in run.stages:
+            placed = () if stage.spec.container is None else stage.spec.container.inputs
+            names = {each.input for each in placed if each.source == path and each.input}
+            if not names or stage.state.terminal:
+                continue
+            back = [replace(each, input=None) if each.input in names else each for each in placed]
+            inputs = tuple([each for each in stage.spec.inputs if each.name not in names])
+            _read_so(state, run, stage, back, inputs, run.file_bytes[path], statement)
+            if not reads_outside(stage):  # nothing is left to look at
+                statement.assign(stage, "cache_checked", None)
+            changed.append((run, stage))
+    if changed:
+        statement.put(state.data.file_readers, path, FileReaders(failed=True))
+    return changed
+
+
+def _read_so(
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    placed: list[Placed],
+    inputs: tuple[InputSpec, ...],
+    more_bytes: int,
+    statement: Statement,
+) -> None:
+    """A stage has these inputs from now on, and reads so many more bytes in place."""
+    assert stage.spec.container is not None
+    container = replace(stage.spec.container, inputs=tuple(placed))
+    statement.assign(stage, "spec", replace(stage.spec, container=container, inputs=inputs))
     if stage.number in run.placed_bytes:
-        left = run.placed_bytes[stage.number] - run.file_bytes[path]
-        statement.put(run.placed_bytes, stage.number, left)
+        statement.put(run.placed_bytes, stage.number, run.placed_bytes[stage.number] + more_bytes)
     statement.undo_with(state.work.inputs.clear)
     state.work.inputs.pop((run.id, stage.number), None)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flowsched.engine.choices import choice_rows
 from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, reserve_room
 from flowsched.engine.data.prefetch import landed, moved_by, pass_over, pushes, refused, spreading
-from flowsched.engine.data.versions import withdraw
+from flowsched.engine.data.versions import leave_copies, withdraw
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pacing import bytes_landed
 from flowsched.engine.state import EngineState
@@ -244,7 +244,11 @@ def failed(recorder: Recorder, event: TransferFailed) -> None:
     tries = before.tries + (0 if event.lost or event.full else 1)
     if event.permanent or tries >= MAX_TRIES:
         waiting = state.data.wanted.groups(*pair)
-        for number in waiting:
+        elsewhere = leave_copies(recorder, uri_of(event.uri)) if waiting else set()
+        for number, group in list(state.data.staging.items()) if elsewhere else ():
+            if (group.workflow, group.stage) in elsewhere:
+                finish(recorder, number)
+        for number in state.data.wanted.groups(*pair):
             _give_up(recorder, number, event)
         if waiting:
             statement.pop(state.data.backoff, pair)

@@ -13,6 +13,7 @@ import numpy as np
 
 from flowsched.engine.data.cache_values import note_anew
 from flowsched.engine.data.inputs import reads_outside, uris_outside
+from flowsched.engine.data.remote_reads import leave_in_place
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.events import LookedUp
 from flowsched.engine.transaction import Recorder
@@ -90,12 +91,28 @@ def replace_version(recorder: Recorder, run: WorkflowRun, name: str) -> None:
         return
     times = run.changed.get(uri, 0) + 1
     if times > _MOST_CHANGES:
-        _give_up(recorder, run, uri)
+        if not leave_copies(recorder, uri):
+            _give_up(recorder, run, uri)
         return
     recorder.statement.put(run.changed, uri, times)
     recorder.statement.undo_with(recorder.state.work.inputs.clear)
     recorder.state.work.inputs.clear()
     recorder.advance(run).recheck_inputs(uri)
+
+
+def leave_copies(recorder: Recorder, uri: str) -> set[tuple[str, int]]:
+    """Copies of an input failed for good. If it is a file that containers read, their tasks read it where it lies from now on.
+
+    Returns:
+        Their stages: (workflow, stage).
+    """
+    changed = leave_in_place(recorder.state, uri, recorder.statement)
+    for run, stage in changed:
+        recorder.advance(run).changes.touch(stage.number)
+        if recorder.state.cluster.catalogue.caches is not None:
+            note_anew(recorder.state, run)
+    recorder.dirty |= bool(changed)
+    return {(run.id, stage.number) for run, stage in changed}
 
 
 def _give_up(recorder: Recorder, run: WorkflowRun, uri: str) -> None:

@@ -57,7 +57,7 @@ class EngineState(msgspec.Struct):
     def forget(self, workflow: str) -> None:
         """Drop the state of a workflow that has ended. The cost depends on its size alone, not on other workflows."""
         run = self.work.runs.get(workflow)
-        self.data.forget(workflow, range(0 if run is None else len(run.stages)))
+        self.data.forget(workflow, () if run is None else run.stages)
         numbers = self.work.forget(workflow)
         self.round.forget(numbers)
         for number in numbers:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.transfers import TransferOrder, TransferWant, Wants
+from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.spec import Match
 
 
@@ -77,11 +78,14 @@ class Spread(NamedTuple):
     stages: tuple[int, ...]
 
 
-class FileReaders(NamedTuple):
-    """How many tasks have read a file of a storage that nodes share, or wait to; and the stages that read it where it lies."""
+class FileReaders(msgspec.Struct):
+    """How many tasks have read a file of a storage that nodes share, or wait to; and the living (workflow, stage) that read it
+    where it lies, in the order in which they came. `failed`: its copies failed for good, and no more are made.
+    """
 
     tasks: int = 0
-    in_place: tuple[tuple[str, int], ...] = ()
+    in_place: dict[tuple[str, int], None] = msgspec.field(default_factory=dict)
+    failed: bool = False
 
 
 class DataState(msgspec.Struct):
@@ -138,13 +142,16 @@ class DataState(msgspec.Struct):
     homes: dict[tuple[str, int, int], int] = msgspec.field(default_factory=dict)
     home_work: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
 
-    def forget(self, workflow: str, stages: Iterable[int]) -> None:
+    def forget(self, workflow: str, stages: Iterable[StageRun]) -> None:
         """Drop the state of a workflow that has ended, and of its stages."""
         self.spreads.pop(workflow, None)
         for home in [home for home in self.homes if home[0] == workflow]:
             del self.homes[home]
         for stage in stages:
-            pair = (workflow, stage)
+            pair = (workflow, stage.number)
+            for placed in () if stage.spec.container is None else stage.spec.container.inputs:
+                if placed.source in self.file_readers:
+                    self.file_readers[placed.source].in_place.pop(pair, None)
             self.gathers.pop(pair, None)
             self.gathered.pop(pair, None)
             self.home_work.pop(pair, None)
