@@ -18,7 +18,7 @@ from flowsched.engine.admission import place
 from flowsched.engine.data.cache_values import forget_readers, note_anew, note_ended
 from flowsched.engine.data.inputs import needed
 from flowsched.engine.data.remote_reads import share_files
-from flowsched.engine.data.staging import order_transfers
+from flowsched.engine.data.staging import count_wants, order_transfers
 from flowsched.engine.data.versions import read_versions
 from flowsched.engine.delta import CacheKeyWrite, Delta
 from flowsched.engine.events import (
@@ -216,6 +216,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
                 state.policy.queues.drop(name)
         case ProfileChanged(profile):
             statement.assign(state.policy, "profile", profile)
+            count_wants(state, statement)
         case CallsRanked(ranks):
             for workflow, rank_ms in ranks.items():
                 _rank(recorder, workflow, rank_ms)

@@ -175,6 +175,8 @@ class Scene:
         assert not state.cluster.snapshot.claims
         assert not state.work.runs
         assert not state.data.staging
+        assert not any(state.data.wanted_from.values())
+        assert not any(readers.in_place for readers in state.data.file_readers.values())
         assert not state.data.read_from
         assert not state.work.ready
         assert not state.work.keys

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from flowsched.engine.events import Accepted
+from flowsched.engine.data.staging import limits_now
+from flowsched.engine.events import Accepted, ProfileChanged
 from flowsched.engine.explain import explain
 from flowsched.engine.io_demand import storage_of
 from flowsched.engine.recovery import reclaim
@@ -20,7 +21,7 @@ from flowsched.scheduling.policy.profile import document_of, policies_from
 from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.spec import Traffic
-from tests.engine.scene import Scene, node
+from tests.engine.scene import Scene, calls_of, node
 
 MB = 1_000_000
 NFS = Storage("nfs", read_rate=1_000 * MB, write_rate=500 * MB)
@@ -189,6 +190,41 @@ def test_copies_from_the_same_storage_give_way(origin: bool) -> None:
     one.arrive(one.last.transfers[0])
     assert len(one.last.transfers) == (1 if origin else 0)
     assert one.state.cluster.snapshot.direct.rates["nfs/read"] == before + counted
+
+
+@pytest.mark.parametrize("prefix", ["s3://b", "s3://bb"])
+def test_copies_that_wait_give_way_by_the_new_profile(prefix: str) -> None:
+    """Eight go from outside at once, three of them to the node. The profile says then on which storage all of them lie."""
+    one = scene(storage=replace(NFS, prefixes=("s3://other",)))
+    one.submit("r", reading("read", 200, 4))
+    inputs = [{"name": f"i{at}", "uri": f"s3://b/{at}", "size": "1G"} for at in range(6)]
+    one.submit("w", reading("copy", 0, inputs=inputs))
+    going = one.last.transfers
+    first, again = (
+        replace(one.state.policy.profile, storages=(replace(NFS, prefixes=(prefix,)),)) for _ in range(2)
+    )
+    step(one.state, [ProfileChanged(first)], one.now).drop()
+    assert one.state.data.wanted_from == {}
+    one.tell(ProfileChanged(first))
+    one.tell(ProfileChanged(again))
+    one.tell(*map(one.arrival, going))
+    assert len(one.last.transfers) == (1 if prefix == "s3://b" else 3)
+    while one.last.transfers:
+        one.tell(*map(one.arrival, one.last.transfers))
+    one.end("fs-w-copy-0-0", *(f"fs-r-read-{number}-0" for number in range(4)))
+    one.nothing_left()
+
+
+def test_a_step_looks_at_no_want_that_it_does_not_serve() -> None:
+    """Pods work on the storage, and no wanted dataset lies there: 200 that wait take no more calls than 20 do."""
+    calls = []
+    for count in (20, 200):
+        one = scene()
+        one.submit("r", reading("read", 200, 4))
+        inputs = [{"name": f"i{at}", "uri": f"s3://b/{at}", "size": "1G"} for at in range(count)]
+        one.submit("w", reading("copy", 0, inputs=inputs))
+        calls.append(calls_of(lambda made=one: limits_now(made.state))[0])  # type: ignore[misc]
+    assert calls[0] == calls[1]
 
 
 def test_a_profile_says_what_storages_there_are() -> None:

@@ -61,9 +61,8 @@ def limits_now(state: EngineState) -> TransferLimits:
     for claim in state.cluster.snapshot.direct.claims.values() if bounds else ():
         booked.update(dict(claim.direct))
     for storage in profile.storages:
-        key, lines = f"{storage.name}/read", map(state.data.wanted.line, state.data.wanted.nodes())
-        wanted = (want.dataset for line in lines for want in line)
-        if key in bounds and booked[key] and any(_origin(state, dataset) is storage for dataset in wanted):
+        key = f"{storage.name}/read"
+        if key in bounds and booked[key] and state.data.wanted_from.get(storage.name):
             left = max(0, bounds[key] - booked[key])
             limits = replace(
                 limits,
@@ -71,6 +70,27 @@ def limits_now(state: EngineState) -> TransferLimits:
                 origin_rate=max(1, limits.origin_rate * left // bounds[key]),
             )
     return limits
+
+
+def count_wants(state: EngineState, statement: Statement) -> None:
+    """The storages of the profile have changed: count anew how many wanted datasets lie on each."""
+    statement.assign(state.data, "wanted_from", {})
+    for node in state.data.wanted.nodes():
+        for want in state.data.wanted.line(node):
+            _count_want(state, want.dataset, 1, statement)
+
+
+def _count_want(state: EngineState, dataset: int, change: int, statement: Statement) -> None:
+    storage = _origin(state, dataset)
+    if storage is not None:
+        count = state.data.wanted_from.get(storage.name, 0)
+        statement.put(state.data.wanted_from, storage.name, count + change)
+
+
+def _drop_want(state: EngineState, pair: tuple[int, int], number: int, statement: Statement) -> None:
+    """A staging group does not wait for a dataset any more."""
+    state.data.wanted.remove(*pair, number, statement)
+    _count_want(state, pair[0], -1, statement)
 
 
 def _origin(state: EngineState, dataset: int) -> Storage | None:
@@ -167,6 +187,7 @@ class Targets:
                     state.data.backoff, pair
                 )  # failures ahead of time are not counted against a task
             state.data.wanted.add(TransferWant(*pair, group.rank_ms, group.priority), number, statement)
+            _count_want(state, pair[0], 1, statement)
         key = state.work.groups[group.key]
         assert isinstance(key, GroupKey)  # foreign groups are not staged
         staged = state.work.staged_on.get(key, ())
@@ -220,7 +241,7 @@ def arrived(recorder: Recorder, event: TransferDone) -> None:
     for number in waiting:
         pending = state.data.staging[number].pending
         statement.exclude(pending, pair)
-        state.data.wanted.remove(*pair, number, statement)
+        _drop_want(state, pair, number, statement)
         if not pending:
             finish(recorder, number)
 
@@ -421,7 +442,7 @@ def _drop(recorder: Recorder, number: int) -> None:
     group = state.data.staging[number]
     recorder.statement.pop(state.data.staging, number)
     for pair in group.pending:
-        state.data.wanted.remove(*pair, number, recorder.statement)
+        _drop_want(state, pair, number, recorder.statement)
     run = state.work.runs.get(group.workflow)
     stage = None if run is None else run.stages[group.stage]
     for task, attempt in zip(group.tasks.tolist(), group.attempts.tolist(), strict=True):

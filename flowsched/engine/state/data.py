@@ -94,6 +94,7 @@ class DataState(msgspec.Struct):
     Attributes:
         staging: Groups in STAGING, by their number.
         wanted: The datasets that they wait for, by their number.
+        wanted_from: Storage with a budget -> how often a dataset that lies there is `wanted`.
         next_staging: The next number of such a group.
         unswept: (workflow, stage) of which tasks have changed since the last `staging.sweep`.
         swept: The replicas dropped and the ready nodes at that sweep, which it compares too; None = it sweeps all.
@@ -118,6 +119,7 @@ class DataState(msgspec.Struct):
 
     staging: dict[int, StagingGroup] = msgspec.field(default_factory=dict)
     wanted: Wants = msgspec.field(default_factory=Wants)
+    wanted_from: dict[str, int] = msgspec.field(default_factory=dict)
     next_staging: int = 1
     unswept: set[tuple[str, int]] = msgspec.field(default_factory=set)
     swept: tuple[int, bytes] | None = None
