@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from flowsched.engine.data.inputs import private, read_bytes, sources_of
+from flowsched.engine.data.inputs import LEAST_BYTES, private, read_bytes, sources_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Demand
 from flowsched.scheduling.policy.framework import BURSTS, Storage, storage_at
@@ -36,22 +36,28 @@ PER_MILLE: Final = 1_000
 def demands_of(
     state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
 ) -> tuple[Demand | None, ...]:
-    """By role, the expected use of its pods where it exceeds the declared one; () = nowhere."""
+    """By role, the expected use of its pods where it exceeds the declared one; () = nowhere.
+
+    A task that reads files of a storage in place uses its node's disk too, as far as that was learned.
+    """
+    learned = learned_demand(state, run, stage, inputs)
     if state.policy.profile.storages:
         on = [storage_of(state, run, stage, role) for role in range(len(stage.spec.roles))]
-        if any(on):
-            return tuple(
-                None if storage is None else direct_demand(state, run, stage, role, inputs, storage)
-                for role, storage in enumerate(on)
-            )
-    learned = learned_demand(state, run, stage, inputs)
+        found = tuple(
+            None if storage is None else direct_demand(state, run, stage, role, inputs, storage)
+            for role, storage in enumerate(on)
+        )
+        if learned is None and any(on):
+            return found
+        if learned is not None and found[0] is not None and found[0].direct:
+            return (found[0]._replace(rate=learned.rate),)
     return () if learned is None else (learned,)
 
 
 def storage_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int) -> Storage | None:
     """The shared storage on which a role's pods work: the one its document names; where all data lie on one that every node mounts,
-    the first of the profile's; else the one where most bytes lie that its container reads in place. None = they work on their
-    node's disk, or the profile does not model it.
+    the first of the profile's; else the one where most bytes lie that its container reads in place, if these are more than a few.
+    None = they work on their node's disk, or the profile does not model it.
     """
     profile, storages = state.policy.profile.of(run.spec.queue), state.policy.profile.storages
     if not profile.contention:
@@ -65,8 +71,9 @@ def storage_of(state: EngineState, run: WorkflowRun, stage: StageRun, role: int)
     for path in () if stage.spec.says_io else sources_of(stage.spec):
         storage = storage_at(storages, path)
         if storage is not None:
-            found[storage] += 1 + run.file_bytes.get(path, 0)
-    return max(found, key=lambda each: (found[each], each.name), default=None)
+            found[storage] += run.file_bytes.get(path, LEAST_BYTES)  # one of unknown size may be large
+    best = max(found, key=lambda each: (found[each], each.name), default=None)
+    return best if best is not None and found[best] >= LEAST_BYTES else None
 
 
 def direct_demand(
@@ -79,10 +86,11 @@ def direct_demand(
 ) -> Demand:
     """The rates that a pod requests from a shared storage: the declared ones; else its bytes over its runtime alone.
 
-    The bytes are the declared ones, and where all data are mounted its inputs and outputs; those of the files that its container
-    reads in place, and what its kind writes; else the learned ones. Each node reads an input of all shards once, if it gets
-    copies. The time is that of its CPU where that was learned, else its user's estimate, plus that of moving its bytes. Where
-    neither is known the rates are 0: how long others took shows only how full the storage was.
+    The bytes are the declared ones, and where all data are mounted its inputs and outputs. Else they are those of the files that
+    its container reads in place, and what its kind writes if it delivers outputs there or mounts a folder of it; else the learned
+    ones. Each node reads an input of all shards once, if it gets copies. The time is that of its CPU where that was learned, else
+    its user's estimate, plus that of moving its bytes. Where neither is known the rates are 0: how long others took shows only how
+    full the storage was.
     """
     io, spec = traffic_of(stage.spec, role), stage.spec
     kind = run.spec.kind_of(spec)
@@ -93,7 +101,12 @@ def direct_demand(
     knows = len(spec.roles) == 1 and state.work.estimates.samples(*kind) >= ENOUGH
     if not io.storage and not state.policy.mounted:
         read, wrote = (state.work.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
-        read, wrote = run.placed_bytes.get(stage.number, read if knows else 0), wrote if knows else 0
+        read = run.placed_bytes.get(stage.number, read if knows else 0)
+        assert spec.container is not None  # its files in place lie there
+        folders = [each.source for each in spec.container.mounts if not each.read_only]
+        places = (*folders, *(each.uri for each in spec.container.outputs))
+        there = any(storage_at(state.policy.profile.storages, place) == storage for place in places)
+        wrote = wrote if knows and there else 0
     elif not io.storage:
         nodes = max(1, len(state.cluster.snapshot))
         read += size if private(stage) or spec.tasks <= nodes else size * nodes // spec.tasks

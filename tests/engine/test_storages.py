@@ -14,10 +14,12 @@ from flowsched.engine.recovery import reclaim
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.step import step
+from flowsched.engine.telemetry import relearn
 from flowsched.executor.protocol import NodeChanged, PodEnded, Usage
 from flowsched.scheduling.explain.recording import plan_bytes, replayed, unpacked
 from flowsched.scheduling.policy.framework import Storage, storage_at
 from flowsched.scheduling.policy.profile import document_of, policies_from
+from flowsched.scheduling.state.snapshot import IO
 from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.spec import Traffic
@@ -249,9 +251,10 @@ def test_a_recorded_cycle_replays_with_its_budgets() -> None:
     assert b"StorageBudget" in record.plan
 
 
-def in_place(one: Scene, ident: str, path: str, size: int = 2_000 * MB) -> Accepted:
-    """A task of one core that an engine sends: it reads one file where it lies, and computes for 2 s."""
-    files = {"inputs": [{"path": "/in", "uri": path}]}
+def in_place(one: Scene, ident: str, path: str, size: int = 2_000 * MB, out: str = "") -> Accepted:
+    """A task of one core that an engine sends: it reads one file where it lies, computes for 2 s, and delivers to `out`."""
+    outputs = [{"path": "/out", "uri": out}] if out else []
+    files = {"inputs": [{"path": "/in", "uri": path}], "outputs": outputs}
     stage = {"name": "t", "steps": [{"command": ["x"]}], "files": files, "estimate": {"runtime": "2s"}}
     accepted = one.accepted(ident, stage | {"resources": {"cpu": 1}})
     accepted.run.placed_bytes[0] = accepted.run.file_bytes[path] = size
@@ -316,18 +319,56 @@ def test_a_heavy_reader_goes_where_the_link_is_fast_and_free(bound: int) -> None
     assert [pod.node for pod in one.pods.values()] == ["n1", "n0"]
 
 
-def test_what_a_kind_was_measured_to_write_counts_on_the_storage_too() -> None:
-    """Five of the kind wrote 1 GB each; the next asks for a rate of writing beside that of reading."""
+@pytest.mark.parametrize(
+    ("out", "rates"),
+    [
+        ("/data/out", {"nfs/read": 167_772_160, "nfs/write": 83_886_080}),
+        ("s3://lab/out", {"nfs/read": 234_881_024}),
+        ("", {"nfs/read": 234_881_024}),
+    ],
+)
+def test_what_a_kind_was_measured_to_write_counts_where_it_is_delivered(
+    out: str, rates: dict[str, int]
+) -> None:
+    """Five of the kind wrote 1 GB each. If that goes to the storage, the next one asks for a rate of writing, too."""
     one = scene(cpu=8)
     for number in range(6):
-        accepted = in_place(one, f"w{number}", f"/data/{number}")
+        accepted = in_place(one, f"w{number}", f"/data/{number}", out=out)
         accepted.run.spec = replace(accepted.run.spec, name="w")
         one.tell(accepted)
         one.start(f"fs-w{number}-t-0-0")
         usage = Usage(cpu_ms=2_000, read_bytes=2_000 * MB, written_bytes=1_000 * MB)
         if number < 5:
             one.tell(PodEnded(f"fs-w{number}-t-0-0", one.now + 4_000, 0, usage=usage), after=4_000)
-    assert dict(one.state.cluster.snapshot.direct.rates) == {"nfs/read": 167_772_160, "nfs/write": 83_886_080}
+    assert {key: rate for key, rate in one.state.cluster.snapshot.direct.rates.items() if rate} == rates
+
+
+@pytest.mark.parametrize(
+    ("bound", "size", "rates"),
+    [
+        (0, 1_000, {}),
+        (1_000 * MB, 1_000, {}),
+        (0, 1_000 * MB, {"nfs/read": 234_881_024}),
+        (1_000 * MB, 1_000 * MB, {"nfs/read": 167_772_160}),
+    ],
+)
+def test_a_task_that_reads_in_place_uses_its_disk_as_learned(
+    bound: int, size: int, rates: dict[str, int]
+) -> None:
+    """The kind moves 8 GB on its node's disk of 500 MB/s. It does so whether a task reads a small file of the storage or a large
+    one in place; with the small one it asks for nothing of the storage.
+    """
+    one = Scene(node(cpu=20, disk_rate=500 * MB))
+    storages = (replace(NFS, read_rate=bound, prefixes=("/data",)),)
+    one.state.policy.profile = replace(one.state.policy.profile, storages=storages)
+    used = {"cpu_ms": 2_000, "read_bytes": 4_000 * MB, "written_bytes": 4_000 * MB, "disk_bytes": 8_000 * MB}
+    for _ in range(5):
+        relearn(one.state, "w", "t", 18_000, size, used, {})
+    accepted = in_place(one, "w", "/data/adapters.txt", size)
+    one.tell(accepted)
+    assert one.launched == ["fs-w-t-0-0"]
+    assert one.state.cluster.snapshot.used[0, IO] == 234_881_024
+    assert {key: rate for key, rate in one.state.cluster.snapshot.direct.rates.items() if rate} == rates
 
 
 def test_a_file_that_is_copied_to_the_node_is_not_read_on_the_storage() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from flowsched.engine.state import EngineState
 from flowsched.executor.datasets import INTERMEDIATE
@@ -11,6 +12,9 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.workflow.graph import shards_read
 from flowsched.workflow.run.run import CACHED, StageRun, WorkflowRun
 from flowsched.workflow.spec import InputSpec, Match, OutputSpec, StageSpec, filled
+
+#: Smaller files are read where they lie: a look at a file, a copy and its record cost a task more than it gains.
+LEAST_BYTES: Final = 32 << 20
 
 
 class MissingInput(Exception):

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.inputs import datasets_of, reads_outside, sources_of
+from flowsched.engine.data.inputs import LEAST_BYTES, datasets_of, reads_outside, sources_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import FileReaders
 from flowsched.engine.state.work import PodRef
@@ -27,8 +27,6 @@ from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.spec import EMPTY, InputSpec, Match, Placed
 
-#: Smaller files are read where they lie: a look at a file, a copy and its record cost a task more than it gains.
-_LEAST_BYTES: Final = 32 << 20
 #: So many files and their readers are remembered.
 _MOST_FILES: Final = 100_000
 
@@ -69,7 +67,7 @@ def share_files(
         if stage.state.terminal:
             continue
         for path in sorted(sources_of(stage.spec)):
-            if run.file_bytes.get(path, 0) < _LEAST_BYTES or not _can_be_copied(state, run, stage, path):
+            if run.file_bytes.get(path, 0) < LEAST_BYTES or not _can_be_copied(state, run, stage, path):
                 continue
             readers = statement.pop(known, path) or FileReaders()
             statement.put(known, path, readers)  # the dict is in the order of the last reads
