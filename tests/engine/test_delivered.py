@@ -15,6 +15,7 @@ from flowsched.executor.protocol import (
     ContainerReport,
     DeliveredFile,
     FileCopies,
+    NodeChanged,
     PodEnded,
     ReplicaSeen,
     TransferFailed,
@@ -322,6 +323,24 @@ def test_a_file_that_would_fill_a_cache_is_read_where_it_lies() -> None:
     assert len(s.launched) == 2
     s.tell(shard(s, "v0", size=70 * MB), shard(s, "v1", size=70 * MB))
     assert s.last.lookups == [("v0", 0), ("v1", 0)]
+
+
+def test_a_node_that_changes_changes_what_is_copied() -> None:
+    """A cache grows and shrinks, then both nodes get slower disks: the next tasks are decided on by what nodes are then."""
+    s = Scene(node("n0", cache_bytes=900 * MB), node("n1", cache_bytes=900 * MB))
+    s.state.policy.memoizing, s.state.policy.file_copies = True, "always"
+    s.tell(shard(s, "u0"), shard(s, "u1"))
+    assert len(s.last.lookups) == 2
+    s.tell(NodeChanged(node("n0", cache_bytes=150 * MB)))
+    s.tell(shard(s, "v0"), shard(s, "v1"))
+    assert (len(s.last.lookups), len(s.launched)) == (0, 2)
+    s.tell(*(NodeChanged(node(name, cache_bytes=900 * MB)) for name in ("n0", "n1")))
+    s.tell(shard(s, "w0"))
+    assert len(s.last.lookups) == 1
+    rates = {"disk_rate": 1 * MB, "nic_in_rate": 1_000 * MB}
+    s.tell(*(NodeChanged(node(name, cache_bytes=900 * MB, **rates)) for name in ("n0", "n1")))
+    s.tell(shard(s, "x0"))
+    assert (len(s.last.lookups), len(s.launched)) == (0, 1)
 
 
 def test_bytes_that_are_copied_do_not_count_as_read_in_place() -> None:

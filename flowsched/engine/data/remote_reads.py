@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowsched.engine.data.inputs import LEAST_BYTES, datasets_of, reads_outside, sources_of
 from flowsched.engine.state import EngineState
@@ -22,6 +21,7 @@ from flowsched.engine.state.data import FileReaders
 from flowsched.engine.state.work import PodRef
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import storage_at
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
@@ -47,7 +47,7 @@ def reads_remotely(state: EngineState, run: WorkflowRun, stage: StageRun, spec: 
     profile = state.policy.profile.of(run.spec.queue)
     if not (profile.locality and state.policy.profile.remote_reads):
         return False
-    link, disk = _middle(state.cluster.snapshot.nic_in), _middle(state.cluster.snapshot.disk_rate)
+    link, disk = (_middle(state.cluster.snapshot, name) for name in ("nic_in", "disk_rate"))
     return 0 < disk * readers_of(run, spec) < link
 
 
@@ -104,8 +104,7 @@ def _can_be_copied(state: EngineState, run: WorkflowRun, stage: StageRun, path: 
     ):
         return False
     copied = {path} | {each.source for each in container.inputs if each.source and each.input}
-    limits = [] if caches is None else [cache.limit for cache in caches.of.values() if cache.limit]
-    return 2 * sum(run.file_bytes.get(each, 0) for each in copied) <= min(limits, default=1 << 62)
+    return caches is None or 2 * sum(run.file_bytes.get(each, 0) for each in copied) <= caches.smallest
 
 
 def _pays(state: EngineState, path: str, tasks: int) -> bool:
@@ -118,7 +117,7 @@ def _pays(state: EngineState, path: str, tasks: int) -> bool:
         return True
     if tasks < 2 or not len(snapshot):
         return False
-    link, disk = _middle(snapshot.nic_in), _middle(snapshot.disk_rate)
+    link, disk = (_middle(snapshot, name) for name in ("nic_in", "disk_rate"))
     if storage is not None and storage.read_rate:
         link = min(link, storage.read_rate)
     return not 0 < disk * tasks < link
@@ -180,9 +179,14 @@ def _read_so(
     state.work.inputs.pop((run.id, stage.number), None)
 
 
-def _middle(rates: NDArray[np.int64]) -> int:
+def _middle(snapshot: Snapshot, name: str) -> int:
     """The rate of the node in the middle: one that is busy or slow changes nothing for the others."""
-    return int(np.sort(rates, kind="stable")[(len(rates) - 1) // 2])
+    key = ("middle", name)
+    if key not in snapshot.cache:
+        rates = getattr(snapshot, name)
+        snapshot.cache[key] = int(np.sort(rates, kind="stable")[(len(rates) - 1) // 2])
+    middle: int = snapshot.cache[key]
+    return middle
 
 
 def readers_of(run: WorkflowRun, spec: InputSpec) -> int:

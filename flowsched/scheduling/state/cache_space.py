@@ -104,6 +104,21 @@ class Caches:
         self.refetched_bytes: Counter[int] = Counter()
         self.dropped: set[tuple[int, int]] = set()
         self.grown: set[int] = set()  #: nodes that hold more than before, for cache evictions
+        self._smallest: int | None = None
+
+    @property
+    def smallest(self) -> int:
+        """The smallest limit of any cache."""
+        if self._smallest is None:
+            self._smallest = min((cache.limit for cache in self.of.values() if cache.limit), default=1 << 62)
+        return self._smallest
+
+    def limit(self, node: int, limit_bytes: int) -> None:
+        """A cache that is known has another limit."""
+        cache = self.of[node]
+        cache.limit, self._smallest = limit_bytes, None
+        cache.changes += 1
+        self.grown.add(node)
 
     def settle(self, dataset: int, node: int, there: bool) -> None:
         """The dataset is there (or on its way there), or it is not. Idempotent, and its own undo."""

@@ -389,12 +389,10 @@ class Catalogue:
             datasets = range(len(self.sizes))
             self.caches = Caches([0 if each in self.in_place else self.sizes[each] for each in datasets])
         if cache is None:
-            cache = self.caches.of[node] = NodeCache(limit_bytes)
+            self.caches.of[node] = NodeCache(limit_bytes)
             for dataset in range(len(self.sizes)):
                 self.caches.settle(dataset, node, self._counts(dataset, node))
-        cache.limit = limit_bytes
-        cache.changes += 1
-        self.caches.grown.add(node)
+        self.caches.limit(node, limit_bytes)
         if statement is not None:
             statement.undo_with(lambda: self.limit(node, before))
 
