@@ -80,7 +80,7 @@ def another(name: str, kind: Any, value: Any) -> Any:
     if kind is int:
         return value + 1
     if kind is str:
-        return value + "x"
+        return ("/" if name == "prefixes" else value) + "x"
     if origin is Literal:
         return next(each for each in inner if each != value)
     if NoneType in inner:
@@ -209,6 +209,23 @@ def test_what_is_empty_is_no_plugin(said: object) -> None:
     """Only null says that there is none: a scheduler that took another value would fail in its first round."""
     for key in ("queue_order", "victim_order"):
         assert len(faults({"name": "lab", key: said})) == 1
+
+
+@pytest.mark.parametrize("prefix", ["data", "", "./data", "file:///data", "s3:lab"])
+def test_a_prefix_that_no_path_or_url_begins_with_is_a_fault(prefix: str) -> None:
+    """A relative one matches nothing, and an empty one all paths, as `/` does. Files of file URIs go by their paths."""
+    (told,) = faults({"name": "lab", "storages": [{"name": "nfs", "prefixes": ["/scratch", prefix]}]})
+    assert told == (
+        f'$.storages[0].prefixes[1]: found "{prefix}", '
+        "expected an absolute path or the beginning of a URL: /data, s3://lab"
+    )
+
+
+def test_prefixes_are_paths_and_beginnings_of_urls() -> None:
+    """Of buckets, of all URLs of a scheme, and the root."""
+    prefixes = ["/data", "/", "s3://lab", "s3://", "https://minio.lab/x"]
+    made = policies_from({"name": "lab", "storages": [{"name": "nfs", "prefixes": prefixes}]}, {})
+    assert made.default.storages[0].prefixes == tuple(prefixes)
 
 
 def test_a_queue_without_a_name_of_a_profile_is_a_fault() -> None:

@@ -67,6 +67,13 @@ _NAME: Final = keys.Form(
 )
 _ALONE: Final = keys.Form(f"{_NAME.expected} (or `profiles`, by name)", _NAME.pattern)
 _ANY: Final = Key(keys.ANYTHING, "Anything")
+#: By field, the texts that are good.
+_FORMS: Final[Mapping[str, keys.Form]] = {
+    "prefixes": keys.Form(
+        "an absolute path or the beginning of a URL: /data, s3://lab",
+        re.compile(r"/.*|(?!file:)[A-Za-z][A-Za-z0-9+.-]*://.*"),
+    )
+}
 
 
 def _profile_of_a_queue(section: Section, key: Any) -> object:
@@ -296,7 +303,7 @@ def _kind(name: str, annotation: Any, plugin: PluginReader) -> keys.AnyKind:
     if hasattr(annotation, "__dataclass_fields__"):
         return _table(annotation, plugin)
     if annotation in (bool, str):
-        return keys.FLAG if annotation is bool else keys.text()
+        return keys.FLAG if annotation is bool else keys.text(_FORMS.get(name))
     raise TypeError(f"no document can say {name}: {annotation}; teach scheduling.policy this type")
 
 
