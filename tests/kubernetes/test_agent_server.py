@@ -101,6 +101,33 @@ async def test_what_identifies_datasets_from_outside(node: Served) -> None:
     assert (await node.call("POST", "/v1/fingerprints", json={"uris": ["x"] * 1001})).status == 400
 
 
+@pytest.mark.parametrize(
+    ("modes", "size"),
+    [
+        ({}, 5),
+        ({"lab/ref.fa": 0o640}, None),
+        ({"lab": 0o750}, None),
+        ({"lab": 0o711}, 5),
+        ({".": 0o770}, None),
+    ],
+)
+async def test_only_files_that_all_users_may_read_have_a_size(
+    node: Served, tmp_path: Path, modes: dict[str, int], size: int | None
+) -> None:
+    """An agent reads as root. Without a size the service makes no copy of a file for tasks that name its path."""
+    file = tmp_path / "shared" / "lab" / "ref.fa"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"ACGT\n")
+    (tmp_path / "shared").chmod(0o755)
+    file.parent.chmod(0o755)
+    file.chmod(0o644)
+    for name, mode in modes.items():
+        (tmp_path / "shared" / name).chmod(mode)
+    reply = await node.call("POST", "/v1/fingerprints", json={"uris": [str(file)]})
+    (told,) = json.loads(reply.body)["seen"].values()
+    assert (told["version"] != "", told.get("size_bytes")) == (True, size)
+
+
 async def test_every_route_says_who_may_use_it(node: Served) -> None:
     """Orders are only taken where the body has one."""
     by_policy = {policy: {path for p, _, path, _ in node.door.routes if p is policy} for policy in Policy}
