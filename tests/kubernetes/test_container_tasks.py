@@ -368,6 +368,7 @@ async def test_a_reference_on_a_shared_volume_is_read_from_the_nodes_copy(
     path = tmp_path / "seen" / "hg38.fa"
     path.parent.mkdir()
     path.write_text("ACGT\n")
+    tmp_path.chmod(0o755)  # it is what agents may read, and only files that all users may read are copied
     shared = (SharedVolume("lab", str(path.parent)),)
     async with KubeWorld(api, namespace, tmp_path, shared=shared) as world:
         lab(world).mkdir(parents=True)
