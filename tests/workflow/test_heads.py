@@ -58,6 +58,16 @@ def made(engine: Engine, at: Start, **env: str) -> dict[str, Any]:
     return head(engine, at, name="a", env=env, labels={"team": "x"}, token=True)
 
 
+def ran(engine: Engine, at: Start, folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """The head's process, which has ended, and what it printed."""
+    spec = decode_workflow(msgspec.json.encode(made(engine, at)))
+    command = [word.replace("$$(", "$(") for word in spec.stages[0].roles[0].command]
+    (folder / "work").mkdir()
+    env = {"PATH": os.environ["PATH"], "TOKEN": "0123"}
+    process = subprocess.Popen(command, cwd=folder / "work", stdout=subprocess.PIPE, text=True, env=env)
+    return process, process.communicate(timeout=30)[0]
+
+
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.program)
 def test_an_engine_gets_its_arguments_its_endpoint_and_its_token(engine: Engine, tmp_path: Path) -> None:
     """Whatever characters the paths have. The shell becomes the engine, so that a cancel reaches it."""
@@ -69,12 +79,7 @@ def test_an_engine_gets_its_arguments_its_endpoint_and_its_token(engine: Engine,
     program.chmod(0o755)
     (tmp_path / "of $(it)").mkdir()
     at = start(tmp_path, str(program), "--name=$(X)", "two words")
-    spec = decode_workflow(msgspec.json.encode(made(engine, at)))
-    command = [word.replace("$$(", "$(") for word in spec.stages[0].roles[0].command]
-    (tmp_path / "work").mkdir()
-    env = {"PATH": os.environ["PATH"], "TOKEN": "0123"}
-    process = subprocess.Popen(command, cwd=tmp_path / "work", stdout=subprocess.PIPE, text=True, env=env)
-    said, _ = process.communicate(timeout=30)
+    process, said = ran(engine, at, tmp_path)
     lines = said.splitlines()
     assert lines[:3] == [str(program), f"{tmp_path}/of $(it)", str(process.pid)]
     assert "--name=$(X)" in lines
@@ -99,3 +104,12 @@ def test_a_head_asks_for_no_room() -> None:
     assert dict(role.env) == {"PATH": "/bin"}
     assert dict(spec.labels) == {"team": "x", "wes_workflow_type": "WDL"}
     assert [policy.action.name for policy in spec.stages[0].policies] == ["FAIL_STAGE", "FAIL_STAGE"]
+
+
+def test_the_job_store_of_toil_is_closed_for_other_accounts(tmp_path: Path) -> None:
+    """Toil writes the token into it, readable for all."""
+    folder = tmp_path / "of $(it)"
+    (folder / ".toil").mkdir(parents=True, mode=0o755)
+    _, said = ran(BY_NAME["toil-cwl-runner"], start(tmp_path, "/bin/echo"), tmp_path)
+    assert f"--jobStore {folder}/.toil/a-1 " in said
+    assert (folder / ".toil").stat().st_mode & 0o777 == 0o700

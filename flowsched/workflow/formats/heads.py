@@ -202,12 +202,15 @@ def _nextflow(start: Start) -> Sequence[str]:
 
 
 def _toil(start: Start) -> Sequence[str]:
+    store = f"{start.folder}/.toil"
     return [
         'export TOIL_TES_BEARER_TOKEN="$TOKEN"',
+        # The job store has the token, in a file that other accounts may read.
+        f"mkdir -p {shlex.quote(store)} && chmod 700 {shlex.quote(store)} || exit 1",
         *_in_folder(
             start,
             shlex.join((start.program, "--batchSystem", "tes", "--tesEndpoint", start.endpoint)),
-            shlex.join(("--jobStore", f"{start.folder}/toil-{start.run}", "--outdir", start.folder)),
+            shlex.join(("--jobStore", f"{store}/{start.run}", "--outdir", start.folder)),
             shlex.join((start.source, *start.arguments)),
         ),
     ]
