@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowsched.errors import InvalidRequest
 from flowsched.workflow.document.decode import check_workflow, decode_workflow
 from flowsched.workflow.formats.heads import ENGINES, Engine, Start, head, language_of, run_name
 
@@ -104,6 +105,39 @@ def test_a_head_asks_for_no_room() -> None:
     assert dict(role.env) == {"PATH": "/bin"}
     assert dict(spec.labels) == {"team": "x", "wes_workflow_type": "WDL"}
     assert [policy.action.name for policy in spec.stages[0].policies] == ["FAIL_STAGE", "FAIL_STAGE"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SNAKEMAKE_STORAGE_S3_SECRET_KEY", "x"),
+        ("MINIWDL__FLOWSCHED__TOKEN", "x"),
+        ("TOIL_TES_PASSWORD", "x"),
+        ("NXF_some_secret", "x"),
+        ("PIP_EXTRA_INDEX_URL", "https://a/simple https://me:pw@b/simple"),
+        ("NXF_OPTS", os.fsdecode(b"\xff")),
+    ],
+)
+def test_a_document_shows_no_secret_of_the_user(name: str, value: str) -> None:
+    """Nor what no document can hold."""
+    at = start(Path("/w"), "/bin/miniwdl")
+    document = made(BY_NAME["miniwdl"], at, PIP_INDEX_URL="https://b/@simple", **{name: value})
+    assert document["stages"][0]["env"] == {"PIP_INDEX_URL": "https://b/@simple"}
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.program)
+def test_an_engine_starts_in_no_other_folder(engine: Engine, tmp_path: Path) -> None:
+    """It would leave its results there, and succeed."""
+    process, said = ran(engine, start(tmp_path, "/bin/echo"), tmp_path)
+    assert (process.returncode, said) == (1, "")
+
+
+def test_a_snakefile_of_another_folder_is_refused() -> None:
+    """Its plugin would refuse it after the start."""
+    at = start(Path("/w"), "/bin/snakemake")
+    with pytest.raises(InvalidRequest, match='include: "workflow/Snakefile"'):
+        made(BY_NAME["snakemake"], at._replace(source="/w/workflow/Snakefile", folder="/w"))
+    made(BY_NAME["snakemake"], at._replace(source="/w/Snakefile", folder="/w/results"))
 
 
 def test_the_job_store_of_toil_is_closed_for_other_accounts(tmp_path: Path) -> None:

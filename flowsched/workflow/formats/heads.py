@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from flowsched.errors import InvalidRequest
 from flowsched.workflow.run_tasks import HEAD
 
 #: The name of the secret that has the service's token.
@@ -22,6 +23,9 @@ _TASKS: Final = 200
 #: Variables of the user that an engine gets, and variables that begin with one of these. A document shows its variables.
 _VARIABLES: Final = ("HOME", "USER", "PATH", "LANG", "JAVA_HOME", "VIRTUAL_ENV", "SSL_CERT_FILE")
 _PREFIXES: Final = ("MINIWDL__", "SNAKEMAKE_", "NXF_", "TOIL_", "CWL_", "PIP_", "XDG_")
+#: Names of variables that stay out of a document, as secrets; and values: a URL with a password, and what is no UTF-8.
+_SECRET: Final = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+_UNFIT: Final = re.compile("://[^/\\s]*@|[\ud800-\udfff]")
 #: A head asks for no room: a task that needs a whole node must find it. The limits keep an engine that leaks from its machine.
 _LIMITS: Final = {"cpu": 2, "memory": "4Gi"}
 #: A second engine in the folder of the first would meet what that has left.
@@ -134,7 +138,12 @@ def head(
         "name": engine.program,
         # A document replaces $(NAME) in arguments; $$(NAME) is that text itself.
         "command": ["/bin/sh", "-c", "\n".join(lines).replace("$(", "$$(")],
-        "env": {key: value for key, value in env.items() if key in _VARIABLES or key.startswith(_PREFIXES)},
+        "env": {
+            key: value
+            for key, value in env.items()
+            if (key in _VARIABLES or key.startswith(_PREFIXES))
+            and not (_SECRET.search(key) or _UNFIT.search(key + value))
+        },
         "resources": {"cpu": 0, "memory": 0},
         "limits": _LIMITS,
         "policies": list(_POLICIES),
@@ -154,7 +163,7 @@ def head(
 
 def _in_folder(start: Start, *words: str) -> Sequence[str]:
     """The last lines of a script: the engine takes the place of the shell, in its folder."""
-    return [f"cd {shlex.quote(start.folder)}", f"exec {' '.join(words)}"]
+    return [f"cd {shlex.quote(start.folder)} || exit 1", f"exec {' '.join(words)}"]
 
 
 def _miniwdl(start: Start) -> Sequence[str]:
@@ -168,6 +177,13 @@ def _miniwdl(start: Start) -> Sequence[str]:
 
 
 def _snakemake(start: Start) -> Sequence[str]:
+    above, here = start.source.rpartition("/")[0] + "/", f"{start.folder}/"
+    if not here.startswith(above):
+        raise InvalidRequest(
+            f"Snakemake's TES plugin wants its Snakefile in the folder where it works: found {start.source}, expected one in "
+            f'{here}. Write a Snakefile there with the line `include: "{start.source.removeprefix(here)}"`, and '
+            "run that one with a target behind `--`, as `-- all`"
+        )
     own = f"export PATH={shlex.quote(start.program.rpartition('/')[0])}:$PATH"
     return [
         # The plugin reads this file of its own tests when a task fails.
@@ -202,15 +218,14 @@ def _nextflow(start: Start) -> Sequence[str]:
 
 
 def _toil(start: Start) -> Sequence[str]:
-    store = f"{start.folder}/.toil"
     return [
         'export TOIL_TES_BEARER_TOKEN="$TOKEN"',
         # The job store has the token, in a file that other accounts may read.
-        f"mkdir -p {shlex.quote(store)} && chmod 700 {shlex.quote(store)} || exit 1",
+        f"cd {shlex.quote(start.folder)} && mkdir -p .toil && chmod 700 .toil || exit 1",
         *_in_folder(
             start,
             shlex.join((start.program, "--batchSystem", "tes", "--tesEndpoint", start.endpoint)),
-            shlex.join(("--jobStore", f"{store}/{start.run}", "--outdir", start.folder)),
+            shlex.join(("--jobStore", f"{start.folder}/.toil/{start.run}", "--outdir", start.folder)),
             shlex.join((start.source, *start.arguments)),
         ),
     ]
