@@ -392,6 +392,11 @@ class WorkflowSpec(msgspec.Struct, frozen=True, weakref=True):
     resume: str = ""  #: id of the workflow whose results it takes up, for all of its stages; empty = none
     kind: str = ""  #: workflows with the same text do the same work; empty = its name says so
 
+    @property
+    def is_head(self) -> bool:
+        """Whether it is the process of a run's engine."""
+        return self.call is not None and self.call.head
+
     def kind_of(self, stage: StageSpec) -> tuple[str, str]:
         """The kind of the tasks of a stage: tasks of one kind are expected to take as long, in later runs too."""
         return self.kind or self.name, stage.name

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from flowsched.engine.events import Recovered
 from flowsched.engine.step import step
@@ -128,6 +131,28 @@ def document(name: str, **more: Any) -> bytes:
     return msgspec.json.encode(
         {"name": name, "call": {**call(name), **more}, "stages": [{"name": "t", "command": [name]}]}
     )
+
+
+async def test_an_engine_has_a_minute_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snakemake that is killed leaves its locks behind: the next run would fail."""
+    world, released = FakeProcesses(lambda pod: Outcome(runtime_ms=600_000)), []
+
+    async def release(names: Sequence[str], grace_ms: int) -> None:
+        released.append((list(names), grace_ms))
+        await FakeProcesses.release(world, names, grace_ms)
+
+    monkeypatch.setattr(world, "release", release)
+    async with process(url_for(tmp_path / "db"), tmp_path, world) as one:
+        one.lead()
+        await one.ready()
+        head = await one.service.submit(document("engine", run="r", head=True))
+        task = await one.service.submit(document("a", run="r", task="1"))
+        while (await one.service.workflow("r")).counts != {"RUNNING": 2}:
+            await asyncio.sleep(0.01)
+        await one.service.command("r", "cancel")
+        await one.service.ended("r")
+    graces = {name: grace for names, grace in released for name in names}
+    assert graces == {f"fs-{head.id}-t-0-0": 60_000, f"fs-{task.id}-t-0-0": 5_000}
 
 
 async def test_a_run_is_as_its_head_has_ended(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ QUIET_S: Final = 0.05
 LONGEST_WAIT_S: Final = 30.0
 #: How long a task has to end by itself when it is taken away, before it is killed.
 GRACE_MS: Final = 5_000
+#: The same for an engine: Snakemake looks at its tasks after 40 s for the first time, and removes its locks after that.
+HEAD_GRACE_MS: Final = 60_000
 #: A node that does not delete within this time keeps its copy, for now.
 DELETE_S: Final = 5.0
 #: How long an answer waits for the step that takes in what it is about.
@@ -332,7 +334,11 @@ class Dispatcher:
         """Ask the executor. It answers by events, also for what it refuses."""
         if result.releases:
             await self._failpoint("release.before")
-            await self._executor.release(result.releases, GRACE_MS)
+            heads = [name for name in result.releases if self._is_head(name)]
+            tasks = [name for name in result.releases if name not in heads]
+            for names, grace_ms in ((tasks, GRACE_MS), (heads, HEAD_GRACE_MS)):
+                if names:
+                    await self._executor.release(names, grace_ms)
         if result.drops:
             await self._drop(result.drops)
         if result.launches:
@@ -343,6 +349,10 @@ class Dispatcher:
             await self._failpoint("transfer.before")
             await self._executor.transfer(result.transfers)
         await self._place_foreign(result)
+
+    def _is_head(self, pod: str) -> bool:
+        work = self.state.work
+        return pod in work.pods and work.runs[work.pods[pod].workflow].spec.is_head
 
     async def _drop(self, drops: Sequence[Drop]) -> None:
         """Delete what the catalogue has forgotten, before anything is launched or ordered that counts on its room.
