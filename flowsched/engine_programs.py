@@ -23,7 +23,11 @@ _NUMBER: Final = re.compile(r"\d+\.[\w.+-]*\d")
 
 def search_path() -> str:
     """The folders in which engines are looked for: those of PATH, and the one of the Python that runs flowsched."""
-    return os.pathsep.join((os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)))
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), _own_folder()))
+
+
+def _own_folder() -> str:
+    return os.path.dirname(sys.executable)
 
 
 def find(language: str, program: str | None = None) -> tuple[Engine, str]:
@@ -42,7 +46,9 @@ def find(language: str, program: str | None = None) -> tuple[Engine, str]:
         known = ", ".join(each.program for each in able)
         raise InvalidRequest(f"{program!r} is no engine for {language}: expected one of {known}")
     for engine in wanted:
-        path = shutil.which(engine.program, path=search_path())
+        # Another miniwdl may lack flowsched's backend, which is installed beside flowsched.
+        own = shutil.which(engine.program, path=_own_folder()) if engine.program == "miniwdl" else None
+        path = own or shutil.which(engine.program, path=search_path())
         if path is not None:
             return engine, os.path.abspath(path)
     cures = "; or ".join(f"{each.program}: {each.install}" for each in wanted)

@@ -37,8 +37,8 @@ class EngineWorkflow(NamedTuple):
         if root is None:
             raise InvalidRequest(
                 f"{self.engine.program} runs beside its service, on the files of that machine, and {client.url} is no service of "
-                f"yours on this machine. Leave out --server to run here, or use the service's WES: {client.url}/ga4gh/wes/v1 "
-                "(docs/engines.md)"
+                "yours on this machine. Leave out --server and FLOWSCHED_SERVER to run here, or use the service's WES: "
+                f"{client.url}/ga4gh/wes/v1 (docs/engines.md)"
             )
         if token:
             set_secret(root, TOKEN_SECRET, token.encode())

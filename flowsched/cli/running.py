@@ -264,19 +264,21 @@ def document(path: str) -> Document:
         )
     if language_of(where, raw[:_HEAD_BYTES]):
         raise InvalidRequest(
-            f"{where} is a workflow of another engine: `flowsched run {where}` starts its engine (docs/engines.md)"
+            f"{where} is a workflow of another engine: `flowsched run FILE` of its file starts its engine (docs/engines.md)"
         )
     folder = Path.cwd() if path == "-" else Path(path).absolute().parent
     return Document(where, raw, resolved_bytes(_as_json(raw, where), folder))
 
 
 def language(path: str) -> str:
-    """The language of a file that another engine runs; "" = a document of flowsched, or no file."""
+    """The language of a file that another engine runs; "" = a document of flowsched, or no file. A pipe can be read only once."""
     try:
-        with open(path, "rb") as file:
-            return language_of(path, file.read(_HEAD_BYTES))
+        if Path(path).is_file():
+            with open(path, "rb") as file:
+                return language_of(path, file.read(_HEAD_BYTES))
     except OSError:
-        return language_of(path)
+        pass
+    return language_of(path)
 
 
 def _as_json(raw: bytes, where: str) -> bytes:
@@ -586,7 +588,7 @@ async def result(
         for line in await client.log_tail(ident, view.source, 0, OUTPUTS_SHOWN, stream="stdout"):
             print(terminal_text.line(line))
         echo(
-            f"\n{view.source} has left its results where it ran; its log: `flowsched logs {ident} {view.source}{root}`"
+            f"\n{view.source} has left its results where it ran; its log: `flowsched logs {ident} {view.source} -e{root}`"
         )
     elif view.state == "SUCCEEDED":
         first = "" if own is None else f"`flowsched serve{root}`, then "

@@ -257,5 +257,8 @@ ENGINES: Final = (
     Engine(
         "nextflow", "NFL", "https://www.nextflow.io/docs/latest/install.html", _nextflow, ("-params-file",), "-version"
     ),
-    Engine("toil-cwl-runner", "CWL", "pip install 'toil[cwl]<8' toil-batch-system-tes six 'setuptools<81'", _toil),
+    Engine(
+        "toil-cwl-runner", "CWL",
+        "pip install 'toil[cwl]<8' toil-batch-system-tes six 'galaxy-util<24.2' 'galaxy-tool-util<24.2' 'setuptools<81'", _toil,
+    ),
 )  # fmt: skip
