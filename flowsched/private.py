@@ -27,7 +27,7 @@ def make_root(root: Path) -> None:
     if (not entries or any(mark in entries for mark in _MARKS)) and not root.stat().st_mode & stat.S_ISVTX:
         tighten(root)
     for entry in root.iterdir():
-        if entry.name in (*_MARKS, "secrets", "runners", "runner.log") or entry.name.startswith(
+        if entry.name in (*_MARKS, "secrets", "runners", "runner.log", "wes") or entry.name.startswith(
             "flowsched.db"
         ):
             tighten(entry)

@@ -7,7 +7,9 @@ other: a client that may submit documents may run any command on this machine al
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,6 +30,8 @@ FOLDER: Final = "wes"
 _REQUEST: Final = "request.json"
 _PARAMS: Final = "workflow_params.json"
 _LONGEST_NAME: Final = 255
+#: The ids that this module gives. Other runs have the ids that their clients chose, which may lead out of a folder.
+_OWN_ID: Final = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{16}")
 #: An engine's outputs are found in so much of what it printed.
 _MOST_OUTPUT: Final = 1 << 20
 LANGUAGES: Final = tuple(dict.fromkeys(engine.language for engine in ENGINES))
@@ -75,13 +79,15 @@ class WesService:
         self.tasks = tasks
         self._logs = logs
         self._command = command
-        self._versions: dict[str, tuple[str, str]] | None = None
+        self._versions: asyncio.Future[dict[str, tuple[str, str]]] | None = None
 
     async def versions(self) -> Mapping[str, tuple[str, str]]:
-        """Language and version of each engine that is installed here, by its program. Asked once."""
+        """Language and version of each engine that is installed here, by its program. Asked once, all at the same time."""
+        if self._root is None:
+            return {}
         if self._versions is None:
-            self._versions = {} if self._root is None else await asyncio.to_thread(_installed)
-        return self._versions
+            self._versions = asyncio.ensure_future(_installed())
+        return await asyncio.shield(self._versions)
 
     async def begin(
         self, request: RunRequest, files: Mapping[str, bytes], url: str, token: str | None
@@ -115,7 +121,11 @@ class WesService:
         source = _source(request.workflow_url, paths, folder)
         arguments = [word for pair in _options(request.workflow_engine_parameters) for word in pair if word]
         if request.workflow_params:
-            paths.setdefault(_PARAMS, msgspec.json.encode(request.workflow_params))
+            if _PARAMS in paths:
+                raise InvalidRequest(
+                    f"workflow_attachment: found {_PARAMS}, which is the file of workflow_params: give one of both"
+                )
+            paths[_PARAMS] = msgspec.json.encode(request.workflow_params)
             arguments += [*engine.params, str(folder / _PARAMS)]
         document = engine_programs.document(
             engine, program, source, str(folder), arguments,
@@ -135,14 +145,14 @@ class WesService:
         assert self._root is not None
         if token:
             set_secret(self._root, TOKEN_SECRET, token.encode())
-        folder.mkdir(mode=0o700, parents=True)
-        (folder.parent / _REQUEST).write_bytes(msgspec.json.encode(request))
+        for above in (folder.parents[1], folder.parent, folder):
+            above.mkdir(mode=0o700, exist_ok=True)
+        _write_new(folder.parent / _REQUEST, msgspec.json.encode(request))
         for name, data in paths.items():
             path = folder / name
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(data)
+                _write_new(path, data)
             except OSError as error:
                 raise InvalidRequest(f"workflow_attachment {name!r:.200}: {error.strerror}") from error
 
@@ -165,15 +175,16 @@ class WesService:
         """Runs that have a head, those that live first, each newest first."""
         return await self._list(label=f"{TYPE_LABEL}=", limit=limit, page_token=page_token)
 
-    async def request(self, view: WorkflowView) -> RunRequest:
-        """The request of a run; of one that a command began, its type alone."""
-        if self._root is not None:
+    async def request(self, view: WorkflowView) -> msgspec.Raw:
+        """The request of a run, as JSON; of one that a command began, its type alone."""
+        if self._root is not None and _OWN_ID.fullmatch(view.id):
             path = self._root / FOLDER / view.id / _REQUEST
-            try:
-                return msgspec.json.decode(await asyncio.to_thread(path.read_bytes), type=RunRequest)
-            except (OSError, msgspec.DecodeError):
-                pass
-        return RunRequest(workflow_type=view.labels[TYPE_LABEL], workflow_url="", workflow_engine=view.source)
+            with contextlib.suppress(OSError):
+                return msgspec.Raw(await asyncio.to_thread(path.read_bytes))
+        known = RunRequest(
+            workflow_type=view.labels[TYPE_LABEL], workflow_url="", workflow_engine=view.source
+        )
+        return msgspec.Raw(msgspec.json.encode(known))
 
     async def outputs(self, view: WorkflowView) -> dict[str, Any]:
         """The outputs of a run that has succeeded, as far as its engine prints them as JSON (miniwdl, Toil)."""
@@ -193,15 +204,20 @@ class WesService:
         await self._command(ident, "cancel")
 
 
-def _installed() -> dict[str, tuple[str, str]]:
+async def _installed() -> dict[str, tuple[str, str]]:
     found = {}
     for engine in ENGINES:
-        try:
-            _, program = engine_programs.find(engine.language, engine.program)
-        except InvalidRequest:
-            continue
-        found[engine.program] = engine.language, engine_programs.version(engine, program)
-    return found
+        with contextlib.suppress(InvalidRequest):
+            found[engine] = engine_programs.find(engine.language, engine.program)[1]
+    said = await asyncio.gather(
+        *(asyncio.to_thread(engine_programs.version, *pair) for pair in found.items())
+    )
+    return {engine.program: (engine.language, version) for engine, version in zip(found, said, strict=True)}
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
 
 
 def _inside(name: str) -> str:

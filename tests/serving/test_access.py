@@ -193,8 +193,9 @@ def test_a_root_in_a_folder_with_other_things_closes_only_its_own(tmp_path: Path
     tmp_path.chmod(0o755)
     (tmp_path / "mine").write_text("x")
     (tmp_path / "mine").chmod(0o644)
+    (tmp_path / "wes").mkdir(0o755)
     make_root(tmp_path)
-    assert (mode(tmp_path), mode(tmp_path / "mine")) == (0o755, 0o644)
+    assert (mode(tmp_path), mode(tmp_path / "mine"), mode(tmp_path / "wes")) == (0o755, 0o644, 0o700)
     make_database(tmp_path / "flowsched.db")
     assert mode(tmp_path / "flowsched.db") == 0o600
     fresh = tmp_path / "fresh"

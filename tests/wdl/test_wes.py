@@ -11,8 +11,9 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
-from flowsched import app
+from flowsched import app, engine_programs
 from flowsched.cluster.local.settings import LocalSettings
 
 pytestmark = pytest.mark.slow
@@ -95,6 +96,12 @@ async def test_a_run_gives_its_outputs_its_log_and_its_tasks(wes: Wes) -> None:
     status, made = await wes.post(wdl("Ada", "Grace"), FILES)
     assert (status, list(made)) == (200, ["run_id"])
     ident = made["run_id"]
+    own = wes.root / "wes" / ident
+    assert [path.stat().st_mode & 0o777 for path in (own.parent, own, own / "request.json")] == [
+        0o700,
+        0o700,
+        0o600,
+    ]
     await wes.until(ident, "COMPLETE")
     found = await wes.get(f"runs/{ident}")
     assert (found["run_id"], found["state"]) == (ident, "COMPLETE")
@@ -139,6 +146,7 @@ async def test_a_run_that_fails_or_is_cancelled_says_so(wes: Wes) -> None:
         ({"workflow_engine_parameters": '{"; rm": ""}'}, FILES, "expected an option of the engine"),
         ({}, {**FILES, "../../token": "x"}, "without `..`"),
         ({}, {**FILES, "hello.wdl/x": "x"}, "workflow_attachment 'hello.wdl/x'"),
+        ({}, {**FILES, "workflow_params.json": "{}"}, "which is the file of workflow_params"),
     ],
 )
 async def test_a_request_that_cannot_be_is_refused(
@@ -162,3 +170,34 @@ async def test_what_is_no_run_is_not_found(wes: Wes) -> None:
         for path in ("", "/status", "/tasks", "/tasks/a.0"):
             async with wes.session.get(f"{wes.url}/runs/{ident}{path}") as answer:
                 assert answer.status == 404
+
+
+async def test_a_form_without_parts_is_refused(wes: Wes) -> None:
+    """As curl sends it with `-d`."""
+    async with wes.session.post(f"{wes.url}/runs", data={"workflow_type": "WDL"}) as answer:
+        assert answer.status == 400
+        assert "expected multipart/form-data or JSON" in (await answer.json())["detail"]
+
+
+async def test_a_run_whose_id_a_client_chose_shows_no_file(wes: Wes) -> None:
+    """Its id may lead out of the folder of runs."""
+    (wes.root / "other").mkdir()
+    (wes.root / "other" / "request.json").write_text('{"workflow_type": "WDL", "workflow_url": "private"}')
+    (wes.root / "wes").mkdir()
+    call = {"run": "../other", "node": "miniwdl", "source": "miniwdl", "task": "head", "head": True}
+    stage = {"name": "miniwdl", "command": ["true"]}
+    document = {"name": "a", "call": call, "labels": {"wes_workflow_type": "WDL"}, "stages": [stage]}
+    async with wes.session.post(wes.url.replace("/ga4gh/wes/v1", "/api/v1/workflows"), json=document) as sent:
+        assert sent.status < 300, await sent.text()
+    async with wes.session.get(URL(f"{wes.url}/runs/..%2Fother", encoded=True)) as answer:
+        found = await answer.json()
+        assert (answer.status, found["run_id"]) == (200, "../other")
+        assert found["request"]["workflow_url"] == ""
+
+
+async def test_each_engine_is_asked_for_its_version_once(monkeypatch: pytest.MonkeyPatch, wes: Wes) -> None:
+    """Also by clients that ask at the same time."""
+    asked = []
+    monkeypatch.setattr(engine_programs, "version", lambda engine, _: asked.append(engine.program) or "1.0")
+    await asyncio.gather(*(wes.get("service-info") for _ in range(3)))
+    assert len(asked) == len(set(asked)) > 0

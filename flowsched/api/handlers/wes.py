@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 from urllib.parse import quote
 
 import msgspec
@@ -194,6 +194,10 @@ async def create_wes_run(call: Call[WesQuery]) -> WesRunId:
                 fields[name] = await aside(len(data), read_document, data) if data.strip() else {}
             else:
                 fields[name] = data.decode(errors="replace")
+    elif call.request.content_type == "application/x-www-form-urlencoded":
+        raise InvalidRequest(
+            "Content-Type: found that of a form without files, expected multipart/form-data or JSON"
+        )
     else:
         raw = await read_body(call.request, limits.body_bytes, limits)
         fields = await aside(len(raw), read_document, raw)
@@ -229,13 +233,12 @@ async def get_wes_run(call: Call[WesQuery]) -> WesRunLog:
     wes = call.service.wes
     view = await wes.run(path_text(call.request, "run"))
     head = await wes.head(view)
-    state = _state(view)
-    if state == "EXECUTOR_ERROR" and head.exit_code is None:
-        state = "SYSTEM_ERROR"
     return WesRunLog(
         run_id=view.id,
-        request=await wes.request(view),
-        state=state,
+        request=cast(
+            "RunRequest", await wes.request(view)
+        ),  # as it is stored: to decode 5 MiB takes a second
+        state=_state(view),
         run_log=WesLog(**_log(call, view.id, head), system_logs=[view.reason] * bool(view.reason)),
         task_logs_url=f"{call.request.url.origin()}{WES_PREFIX}/runs/{quote(view.id)}/tasks",
         outputs=await wes.outputs(view),
