@@ -65,13 +65,15 @@ def ran(engine: Engine, at: Start, folder: Path) -> tuple[subprocess.Popen[str],
     command = [word.replace("$$(", "$(") for word in spec.stages[0].roles[0].command]
     (folder / "work").mkdir()
     env = {"PATH": os.environ["PATH"], "TOKEN": "0123"}
-    process = subprocess.Popen(command, cwd=folder / "work", stdout=subprocess.PIPE, text=True, env=env)
+    process = subprocess.Popen(
+        command, cwd=folder / "work", stdout=subprocess.PIPE, text=True, env=env, start_new_session=True
+    )
     return process, process.communicate(timeout=30)[0]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.program)
 def test_an_engine_gets_its_arguments_its_endpoint_and_its_token(engine: Engine, tmp_path: Path) -> None:
-    """Whatever characters the paths have. The shell becomes the engine, so that a cancel reaches it."""
+    """Whatever characters the paths have. The shell becomes the engine, unless it removes Snakemake's locks after it."""
     program = tmp_path / "it's bin" / engine.program
     program.parent.mkdir()
     program.write_text(
@@ -82,7 +84,8 @@ def test_an_engine_gets_its_arguments_its_endpoint_and_its_token(engine: Engine,
     at = start(tmp_path, str(program), "--name=$(X)", "two words")
     process, said = ran(engine, at, tmp_path)
     lines = said.splitlines()
-    assert lines[:3] == [str(program), f"{tmp_path}/of $(it)", str(process.pid)]
+    assert lines[:2] == [str(program), f"{tmp_path}/of $(it)"]
+    assert (lines[2] == str(process.pid)) == (engine.program != "snakemake")
     assert "--name=$(X)" in lines
     assert "two words" in lines
     assert at.source in lines
@@ -130,6 +133,22 @@ def test_an_engine_starts_in_no_other_folder(engine: Engine, tmp_path: Path) -> 
     """It would leave its results there, and succeed."""
     process, said = ran(engine, start(tmp_path, "/bin/echo"), tmp_path)
     assert (process.returncode, said) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "left"), [("kill -TERM 0; sleep 60", 143, False), ("exit 1", 1, True)]
+)
+def test_a_snakemake_that_a_signal_ends_leaves_no_lock(
+    last: str, code: int, left: bool, tmp_path: Path
+) -> None:
+    """The next run would fail. One that finds the lock of another ends with 1, and leaves it there."""
+    lock = tmp_path / "of $(it)" / ".snakemake" / "locks" / "0.input.lock"
+    lock.parent.mkdir(parents=True)
+    program = tmp_path / "snakemake"
+    program.write_text(f"#!/bin/sh\ntouch .snakemake/locks/0.input.lock\n{last}\n")
+    program.chmod(0o755)
+    process, _ = ran(BY_NAME["snakemake"], start(tmp_path, str(program)), tmp_path)
+    assert (process.returncode, lock.exists()) == (code, left)
 
 
 def test_a_snakefile_of_another_folder_is_refused() -> None:

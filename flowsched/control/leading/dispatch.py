@@ -334,7 +334,10 @@ class Dispatcher:
         """Ask the executor. It answers by events, also for what it refuses."""
         if result.releases:
             await self._failpoint("release.before")
-            heads = [name for name in result.releases if self._is_head(name)]
+            pods, runs = self.state.work.pods, self.state.work.runs
+            heads = [
+                name for name in result.releases if name in pods and runs[pods[name].workflow].spec.is_head
+            ]
             tasks = [name for name in result.releases if name not in heads]
             for names, grace_ms in ((tasks, GRACE_MS), (heads, HEAD_GRACE_MS)):
                 if names:
@@ -349,10 +352,6 @@ class Dispatcher:
             await self._failpoint("transfer.before")
             await self._executor.transfer(result.transfers)
         await self._place_foreign(result)
-
-    def _is_head(self, pod: str) -> bool:
-        work = self.state.work
-        return pod in work.pods and work.runs[work.pods[pod].workflow].spec.is_head
 
     async def _drop(self, drops: Sequence[Drop]) -> None:
         """Delete what the catalogue has forgotten, before anything is launched or ordered that counts on its room.

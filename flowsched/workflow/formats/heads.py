@@ -185,16 +185,21 @@ def _snakemake(start: Start) -> Sequence[str]:
             "run that one with a target behind `--`, as `-- all`"
         )
     own = f"export PATH={shlex.quote(start.program.rpartition('/')[0])}:$PATH"
+    folder, engine = _in_folder(
+        start,
+        shlex.join((start.program, "--snakefile", start.source, "--executor", "tes", "--tes-url", start.endpoint)),
+        shlex.join(("--default-storage-provider", "fs", "--default-storage-prefix", start.folder)),
+        shlex.join(("--seconds-between-status-checks", "2", "--precommand", own, "--jobs", str(_TASKS), *start.arguments)),
+    )  # fmt: skip
     return [
         # The plugin reads this file of its own tests when a task fails.
         'touch funnel.log; export GITHUB_WORKSPACE="$here" SNAKEMAKE_TES_TOKEN="$TOKEN"',
-        *_in_folder(
-            start,
-            shlex.join((start.program, "--snakefile", start.source, "--executor", "tes", "--tes-url", start.endpoint)),
-            shlex.join(("--default-storage-provider", "fs", "--default-storage-prefix", start.folder)),
-            shlex.join(("--seconds-between-status-checks", "2", "--precommand", own, "--jobs", str(_TASKS), *start.arguments)),
-        ),
-    ]  # fmt: skip
+        folder,
+        # Before its first job, Snakemake dies of SIGTERM without removing its locks.
+        "trap : TERM",
+        engine.removeprefix("exec "),
+        "code=$?; [ $code -lt 128 ] || rm -f .snakemake/locks/*; exit $code",
+    ]
 
 
 def _nextflow(start: Start) -> Sequence[str]:
