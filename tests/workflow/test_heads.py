@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 from pathlib import Path
@@ -63,17 +64,15 @@ def ran(engine: Engine, at: Start, folder: Path) -> tuple[subprocess.Popen[str],
     """The head's process, which has ended, and what it printed."""
     spec = decode_workflow(msgspec.json.encode(made(engine, at)))
     command = [word.replace("$$(", "$(") for word in spec.stages[0].roles[0].command]
-    (folder / "work").mkdir()
+    (folder / "work").mkdir(exist_ok=True)
     env = {"PATH": os.environ["PATH"], "TOKEN": "0123"}
-    process = subprocess.Popen(
-        command, cwd=folder / "work", stdout=subprocess.PIPE, text=True, env=env, start_new_session=True
-    )
+    process = subprocess.Popen(command, cwd=folder / "work", stdout=subprocess.PIPE, text=True, env=env)
     return process, process.communicate(timeout=30)[0]
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.program)
 def test_an_engine_gets_its_arguments_its_endpoint_and_its_token(engine: Engine, tmp_path: Path) -> None:
-    """Whatever characters the paths have. The shell becomes the engine, unless it removes Snakemake's locks after it."""
+    """Whatever characters the paths have. The shell becomes the engine, so that a cancel reaches it."""
     program = tmp_path / "it's bin" / engine.program
     program.parent.mkdir()
     program.write_text(
@@ -84,8 +83,7 @@ def test_an_engine_gets_its_arguments_its_endpoint_and_its_token(engine: Engine,
     at = start(tmp_path, str(program), "--name=$(X)", "two words")
     process, said = ran(engine, at, tmp_path)
     lines = said.splitlines()
-    assert lines[:2] == [str(program), f"{tmp_path}/of $(it)"]
-    assert (lines[2] == str(process.pid)) == (engine.program != "snakemake")
+    assert lines[:3] == [str(program), f"{tmp_path}/of $(it)", str(process.pid)]
     assert "--name=$(X)" in lines
     assert "two words" in lines
     assert at.source in lines
@@ -135,20 +133,18 @@ def test_an_engine_starts_in_no_other_folder(engine: Engine, tmp_path: Path) -> 
     assert (process.returncode, said) == (1, "")
 
 
-@pytest.mark.parametrize(
-    ("last", "code", "left"), [("kill -TERM 0; sleep 60", 143, False), ("exit 1", 1, True)]
-)
-def test_a_snakemake_that_a_signal_ends_leaves_no_lock(
-    last: str, code: int, left: bool, tmp_path: Path
-) -> None:
-    """The next run would fail. One that finds the lock of another ends with 1, and leaves it there."""
-    lock = tmp_path / "of $(it)" / ".snakemake" / "locks" / "0.input.lock"
+def test_two_snakemakes_of_flowsched_never_share_a_folder(tmp_path: Path) -> None:
+    """The lock ends with its process, also with one that was killed: Snakemake's own would fail the next run."""
+    at = start(tmp_path, "/bin/echo")
+    lock = Path(at.folder, ".snakemake", "flowsched.lock")
     lock.parent.mkdir(parents=True)
-    program = tmp_path / "snakemake"
-    program.write_text(f"#!/bin/sh\ntouch .snakemake/locks/0.input.lock\n{last}\n")
-    program.chmod(0o755)
-    process, _ = ran(BY_NAME["snakemake"], start(tmp_path, str(program)), tmp_path)
-    assert (process.returncode, lock.exists()) == (code, left)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        process, said = ran(BY_NAME["snakemake"], at, tmp_path)
+        assert (process.returncode, said) == (1, "")
+    process, said = ran(BY_NAME["snakemake"], at, tmp_path)
+    assert process.returncode == 0
+    assert " --nolock " in said
 
 
 def test_a_snakefile_of_another_folder_is_refused() -> None:

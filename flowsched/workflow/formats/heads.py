@@ -187,7 +187,7 @@ def _snakemake(start: Start) -> Sequence[str]:
     own = f"export PATH={shlex.quote(start.program.rpartition('/')[0])}:$PATH"
     folder, engine = _in_folder(
         start,
-        shlex.join((start.program, "--snakefile", start.source, "--executor", "tes", "--tes-url", start.endpoint)),
+        shlex.join((start.program, "--snakefile", start.source, "--nolock", "--executor", "tes", "--tes-url", start.endpoint)),
         shlex.join(("--default-storage-provider", "fs", "--default-storage-prefix", start.folder)),
         shlex.join(("--seconds-between-status-checks", "2", "--precommand", own, "--jobs", str(_TASKS), *start.arguments)),
     )  # fmt: skip
@@ -195,10 +195,10 @@ def _snakemake(start: Start) -> Sequence[str]:
         # The plugin reads this file of its own tests when a task fails.
         'touch funnel.log; export GITHUB_WORKSPACE="$here" SNAKEMAKE_TES_TOKEN="$TOKEN"',
         folder,
-        # Before its first job, Snakemake dies of SIGTERM without removing its locks.
-        "trap : TERM",
-        engine.removeprefix("exec "),
-        "code=$?; [ $code -lt 128 ] || rm -f .snakemake/locks/*; exit $code",
+        # Snakemake's own locks outlive one that is killed; this one ends with it.
+        "mkdir -p .snakemake && exec 9>>.snakemake/flowsched.lock || exit 1",
+        "flock -n 9 || { echo 'another run of flowsched works in this folder' >&2; exit 1; }",
+        engine,
     ]
 
 
