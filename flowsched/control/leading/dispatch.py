@@ -334,10 +334,11 @@ class Dispatcher:
         """Ask the executor. It answers by events, also for what it refuses."""
         if result.releases:
             await self._failpoint("release.before")
-            pods, runs = self.state.work.pods, self.state.work.runs
-            heads = [
-                name for name in result.releases if name in pods and runs[pods[name].workflow].spec.is_head
-            ]
+            work = self.state.work
+            of = {
+                name: work.runs.get(work.pods[name].workflow) for name in result.releases if name in work.pods
+            }
+            heads = [name for name, run in of.items() if run is not None and run.spec.is_head]
             tasks = [name for name in result.releases if name not in heads]
             for names, grace_ms in ((tasks, GRACE_MS), (heads, HEAD_GRACE_MS)):
                 if names:
