@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -178,3 +179,24 @@ def test_the_largest_files_of_many_are_taken(cache: Cache, own: Path) -> None:
     files = [left(own, f"{number}", "x" * (number + 1)) for number in range(20)]
     found = keep(cache, own, (), files)
     assert [entry.size_bytes for entry in found] == list(range(20, 4, -1))
+
+
+def test_a_copy_on_another_disk_needs_room_there(
+    cache: Cache, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is copied to a disk that would be full after it; a disk with room gets the copy."""
+    rename = os.rename
+
+    def moved(source: str, target: str, *, src_dir_fd: int | None = None) -> None:
+        if src_dir_fd is not None:
+            raise OSError(errno.EXDEV, "another disk")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", moved)
+    file = left(own, "a.bam")
+    with monkeypatch.context() as full:
+        full.setattr("flowsched.cluster.node.space.shortage", lambda _folder, size: f"no room for {size}")
+        assert keep(cache, own, (), [file]) == []
+        assert os.listdir(cache.folder) == []
+    (entry,) = keep(cache, own, (), [file])
+    assert cache.payload(entry).read_text() == "ACGT"

@@ -19,7 +19,7 @@ from aiohttp.test_utils import TestServer
 
 from flowsched.cluster.kubernetes.pods.container_task import files_variables
 from flowsched.cluster.kubernetes.steps.program import fitted
-from flowsched.cluster.node.container_paths import Refusal, lay_out
+from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.executor.datasets import versioned
 from flowsched.workflow.spec import Container, Delivered, Step
 from tests.kubernetes import written
@@ -464,3 +464,33 @@ async def test_outputs_reach_a_store_by_the_agent_or_by_the_pod(
             assert (code, message["reason"]) == (0, ""), message
             assert message["delivered"] == [["/out/a", "s3://lab/a", 4, tag]]
             assert await served.replicas() == {versioned("s3://lab/a", tag): 4}
+
+
+async def test_the_end_of_a_task_waits_for_no_copies(rig: Rig, tmp_path: Path) -> None:
+    """All outputs are delivered: the message is there before the agent is asked, and an agent at work for long is left to it."""
+    container = Container((Step(("run",)),), outputs=(Delivered("/out/a", f"{tmp_path}/results/a"),))
+    layout = lay_out(container, (SharedVolume("lab", str(tmp_path)),))
+    assert not isinstance(layout, Refusal)
+    variables = files_variables(written.task(container=container), layout, contents=True)
+    env = {each["name"]: each["value"] for each in variables}
+    env |= {"FLOWSCHED_PATIENCE_S": "0.5", "FLOWSCHED_MESSAGE_BYTES": "100"}
+    messages = []
+
+    async def at_work(_: web.Request) -> web.Response:
+        messages.append(pod.log.read_text())
+        return web.Response(status=202, body=b"{}")
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}/outputs", at_work)
+    async with TestServer(app) as agent:
+        pod = rig.pod(order(), **env)
+        assert (await pod.run("stage-in"))[0] == 0
+        pod.env["FLOWSCHED_AGENT"] = str(agent.make_url(""))
+        process = await pod.stage_out()
+        (pod.node.inputs(pod.uid) / "d/0/a").write_text("ACGT")
+        for note, text in (("begun", ""), ("code", "0\n")):
+            (pod.node.work(pod.uid) / f"steps/0.{note}").write_text(text)
+        process.send_signal(signal.SIGTERM)
+        code, message = await pod.ended(process)
+    assert (code, message["reason"], message["undelivered"]) == (0, "", 1), message
+    assert json.loads(messages[0]) == message

@@ -20,6 +20,7 @@ from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, new_file, 
 from flowsched.cluster.local.runner.trees import copy_bytes, seal
 from flowsched.cluster.node.cache import Cache, Entry, file_name
 from flowsched.cluster.node.origins import folder_version
+from flowsched.cluster.node.space import check_room
 from flowsched.executor.datasets import parse, versioned
 from flowsched.executor.protocol import DeliveredFile, SourceFile
 from flowsched.log_lines import get_logger
@@ -135,6 +136,7 @@ def _bring(place: SourceFile, own: Path, target: str) -> None:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
+            check_room(Path(target).parent, status.st_size)
             with Opened(new_file(None, target)) as writing:
                 copy_bytes(reading, writing)
                 os.fchmod(writing, plain_mode(status.st_mode) | 0o400)

@@ -35,8 +35,8 @@ from flowsched.cluster.kubernetes.exit_codes import (
 #: How long an agent may be silent. A task's outputs are worth a longer wait than its start.
 _START_PATIENCE_S: Final = 60.0
 _END_PATIENCE_S: Final = 600.0
-#: The report of a task's end waits so long for an agent that is away, for copies of what a store has anyway.
-_COPY_PATIENCE_S: Final = 5.0
+#: Stage-out waits at most so long for the agent's copies of delivered files, also while the agent works on them.
+_COPY_PATIENCE_S: Final = 10.0
 #: So many fields of a delivered file are in the termination message; the rest is for the agent.
 _REPORTED: Final = 4
 _READY_S: Final = 30.0
@@ -129,12 +129,14 @@ def stage_out(env: Env) -> int:
         message = files.deliver(env, ask if env.get("FLOWSCHED_AGENT") else None)
         delivered = message["delivered"]
         message["delivered"] = [each[:_REPORTED] for each in delivered]
+        # The message comes first: the pod's grace may end while the agent copies files that are delivered already.
+        code = _end_with(env, DONE, message)
         if env.get("FLOWSCHED_AGENT"):
             if json.loads(fitted(message, _limit(env))).get("undelivered"):
                 _report_delivered(env, delivered, _START_PATIENCE_S)
             elif message["delivered"] != delivered:
                 _report_delivered(env, delivered, _COPY_PATIENCE_S)
-        return _end_with(env, DONE, message)
+        return code
     if not env.get("FLOWSCHED_AGENT"):
         from flowsched.cluster.kubernetes.steps import alone
 
@@ -153,7 +155,7 @@ def _report_delivered(env: Env, files: list[Any], patience_s: float) -> None:
     from flowsched.cluster.kubernetes.packing import packed
 
     body = {"work_path": env.get("FLOWSCHED_WORK", "/flowsched/work"), "delivered": packed(files)}
-    status, answer = _persist(env, "outputs", body, patience_s)
+    status, answer = _persist(env, "outputs", body, patience_s, in_all=True)
     if status != 200:
         print(f"the agent has not taken the list of {len(files)} files: {status} {answer}", file=sys.stderr)
 
@@ -193,17 +195,24 @@ def _meeting_point(env: Env) -> str:
 
 
 def _persist(
-    env: Env, what: str, body: dict[str, Any], patience_s: float, answer_s: float | None = _ANSWER_S
+    env: Env,
+    what: str,
+    body: dict[str, Any],
+    patience_s: float,
+    answer_s: float | None = _ANSWER_S,
+    *,
+    in_all: bool = False,
 ) -> Answer:
-    """Ask the agent until it has done it or refuses. Status 0: it has been silent for too long."""
+    """Ask the agent until it has done it or refuses. Status 0: it was silent for too long, or (`in_all`) is not done by then."""
     patience_s = float(env.get("FLOWSCHED_PATIENCE_S") or patience_s)
     body = {"order": env["FLOWSCHED_ORDER"], "signature": env["FLOWSCHED_SIGNATURE"], **body}
     silent_since, pause = time.monotonic(), _FIRST_PAUSE_S
     while True:
-        status, answer = _ask(env, what, body, answer_s)
+        left_s = patience_s - (time.monotonic() - silent_since)
+        status, answer = _ask(env, what, body, max(left_s, _FIRST_PAUSE_S) if in_all else answer_s)
         if status in _FINAL:
             return status, answer
-        if status == 202:  # it is at it
+        if status == 202 and not in_all:  # it is at it
             silent_since, pause = time.monotonic(), _FIRST_PAUSE_S
         elif time.monotonic() - silent_since > patience_s:
             return 0, answer
