@@ -141,6 +141,8 @@ async def test_sizes_of_files_that_all_nodes_see(tmp_path: Path) -> None:
     paths = [*(f"{tmp_path}/{name}" for name in names), f"file://{tmp_path}/a%20b"]
     found = await Identities(Origins()).placed_sizes(paths)
     assert found == {paths[0]: 3, paths[1]: 3, paths[2]: 6, paths[5]: 3}
+    below = Identities(Origins(allowed_roots=[tmp_path / "d"]))  # as an agent's
+    assert await below.placed_sizes([*paths, f"{tmp_path}/d/x"]) == {f"{tmp_path}/d/x": 2, paths[2]: 6}
 
 
 async def test_a_file_system_that_does_not_answer_holds_up_one_thread(
@@ -151,7 +153,7 @@ async def test_a_file_system_that_does_not_answer_holds_up_one_thread(
 
     def hangs(path: str, **more: Any) -> os.stat_result:
         if str(path).startswith("/nfs/"):
-            asked.append(path)
+            asked.append(str(path))
             free.wait(60)
             return stat(uri)
         return stat(path, **more)

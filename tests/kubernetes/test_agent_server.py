@@ -123,9 +123,20 @@ async def test_only_files_that_all_users_may_read_have_a_size(
     file.chmod(0o644)
     for name, mode in modes.items():
         (tmp_path / "shared" / name).chmod(mode)
-    reply = await node.call("POST", "/v1/fingerprints", json={"uris": [str(file)]})
-    (told,) = json.loads(reply.body)["seen"].values()
-    assert (told["version"] != "", told.get("size_bytes")) == (True, size)
+    reply = await node.call("POST", "/v1/fingerprints", json={"uris": [str(file)], "sizes": True})
+    assert [each["size_bytes"] for each in reply.json["seen"].values()] == ([] if size is None else [size])
+
+
+async def test_sizes_need_no_look_at_all_of_a_folder(node: Served, tmp_path: Path) -> None:
+    """A folder of more than 1,000 entries has no size, nor has a file outside of the agent's folders."""
+    many = tmp_path / "shared" / "many"
+    many.mkdir(parents=True)
+    for number in range(1_001):
+        (many / str(number)).touch()
+    (many.parent / "x").write_text("123")
+    body = {"uris": [str(many), f"{many.parent}/x", "/etc/passwd"], "sizes": True}
+    reply = await node.call("POST", "/v1/fingerprints", json=body)
+    assert {uri: each["size_bytes"] for uri, each in reply.json["seen"].items()} == {f"{many.parent}/x": 3}
 
 
 async def test_every_route_says_who_may_use_it(node: Served) -> None:

@@ -384,14 +384,14 @@ class Agents:
                 return opened
         return None
 
-    async def fingerprints(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
-        """See `Executor.fingerprints`: the first agent that answers says what it sees."""
+    async def fingerprints(self, uris: Sequence[str], **how: bool) -> dict[str, Fingerprint | str]:
+        """See `Executor.fingerprints`: the first agent that answers says what it sees. `how`: fields of the agent's request."""
         found: dict[str, Fingerprint | str] = dict.fromkeys(uris, "no node agent answers")
         await self._first.wait()
         for start in range(0, len(uris), _ASKED):
             for agent in list(self._agents.values()):
                 some = uris[start : start + _ASKED]
-                answer = await self._fingerprints_of(agent, some, _FINGERPRINTS_S, by_content=by_content)
+                answer = await self._fingerprints_of(agent, some, _FINGERPRINTS_S, **how)
                 if answer is not None:
                     found |= {**answer.seen, **answer.unknown}
                     break
@@ -412,10 +412,10 @@ class Agents:
         return lost
 
     async def _fingerprints_of(
-        self, agent: _Agent, uris: Sequence[str], limit_s: float, *, by_content: bool = False
+        self, agent: _Agent, uris: Sequence[str], limit_s: float, **how: bool
     ) -> Fingerprints | None:
         """Ask one agent for the fingerprints of datasets; None if it does not answer in time."""
-        body = {"uris": uris, "by_content": by_content}
+        body = {"uris": uris, **how}
         answer = await self._asked(agent.node, "POST", "fingerprints", limit_s, json=body)
         try:
             return FINGERPRINTS.decode(answer.body) if answer is not None and answer.status == 200 else None

@@ -73,7 +73,7 @@ log = get_logger(__name__)
 SWEEP_S: Final = 5.0
 #: Sizes of files in one question to an agent, and how long submissions wait for its answer.
 _SIZES: Final = 500
-_SIZES_S: Final = 1.0
+_SIZES_S: Final = 2.0
 PODS: Final = "/api/v1/pods"
 _GROUPS: Final[Mapping[Form, type[Any]]] = {
     Form.NATIVE_BETA: NativePodGroup,
@@ -299,7 +299,7 @@ class KubernetesCluster(Executor):
         if self.settings.release.shared:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_SIZES_S):
-                    found = await self._agents.fingerprints(paths[:_SIZES], by_content=False)
+                    found = await self._agents.fingerprints(paths[:_SIZES], sizes=True)
         return {
             path: each.size_bytes
             for path, each in found.items()

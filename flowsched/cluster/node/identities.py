@@ -8,12 +8,12 @@ import stat
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.local.runner.safe_paths import Unsafe
 from flowsched.cluster.node.origins import NotFetched, Origins
 from flowsched.executor.protocol import Fingerprint
-from flowsched.workflow.document.uris import file_path
 
 #: Datasets that are identified together: each waits for a disk or a network most of the time.
 _AT_A_TIME: Final = 32
@@ -77,7 +77,7 @@ class Identities:
             now = time.monotonic()
             until, size = self._sizes.get(path, (0.0, None))
             if until < now:
-                size = _bytes_at(path)
+                size = _bytes_at(path, self._origins)
                 if len(self._sizes) >= _REMEMBERED:
                     self._sizes.clear()
                 self._sizes[path] = now + _SIZE_S, size
@@ -85,19 +85,22 @@ class Identities:
                 found[path] = size
 
 
-def _bytes_at(uri: str) -> int | None:
-    """The bytes of a file, or of all files of a folder; None if it cannot be looked at, or has too many entries."""
-    path = file_path(uri, os.path.lexists)
+def _bytes_at(uri: str, origins: Origins) -> int | None:
+    """The bytes of a file, or of all files of a folder; None if it cannot be looked at, or has too many entries.
+
+    A file that not all users may read has no size where an agent looks: a task would get its copy, whatever its user may read.
+    """
     try:
-        status = os.stat(path or "")
+        path = origins.local_path(uri) or ""
+        status = os.stat(path)
         if not stat.S_ISDIR(status.st_mode):
-            return status.st_size
+            return status.st_size if origins.all_may_read(Path(path), status) else None
         entries, total = 0, 0
-        for folder, folders, names in os.walk(path or ""):
+        for folder, folders, names in os.walk(path):
             entries += len(folders) + len(names)
             if entries > _MOST_ENTRIES:
                 return None
             total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
-    except OSError:
+    except (NotFetched, OSError):
         return None
     return total

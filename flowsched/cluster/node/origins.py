@@ -345,8 +345,6 @@ class Origins(msgspec.Struct, frozen=True):
     def fingerprint(self, uri: str, *, by_content: bool = False) -> Fingerprint:
         """The fingerprint of a dataset's content as it is now. Blocks.
 
-        Below `allowed_roots` only files that all users may read have a size: without one, no task gets a copy in place of a file.
-
         Args:
             uri: Of the dataset.
             by_content: Read files of this machine, too, and digest them.
@@ -370,18 +368,17 @@ class Origins(msgspec.Struct, frozen=True):
             content = _path_digest(path, descriptor) if by_content else ""
             if content and _path_state(path, descriptor).version != found.version:
                 raise NotFetched(f"{uri} has changed while it was read")
-            size = found.size_bytes if self._all_may_read(path, descriptor) else None
-            return msgspec.structs.replace(found, content=content, size_bytes=size)
+            return msgspec.structs.replace(found, content=content)
         finally:
             os.close(descriptor)
 
-    def _all_may_read(self, path: Path, descriptor: int) -> bool:
-        """Whether users of all kinds may read an open file: it and the folders on the way to it, from the allowed one on, let
-        others in. The caller may read more, as root does.
+    def all_may_read(self, path: Path, status: os.stat_result) -> bool:
+        """Whether users of all kinds may read a file: it and the folders on the way to it, from the allowed one on, let others in.
+        The caller may read more, as root does. Blocks.
         """
         roots = [Path(os.path.realpath(root)) for root in self.allowed_roots or ()]
         folders = [each for each in path.parents if any(map(each.is_relative_to, roots))]
-        readable = os.fstat(descriptor).st_mode & stat.S_IROTH
+        readable = status.st_mode & stat.S_IROTH
         return self.allowed_roots is None or bool(
             readable and all(each.stat().st_mode & stat.S_IXOTH for each in folders)
         )

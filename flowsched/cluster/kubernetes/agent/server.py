@@ -221,9 +221,13 @@ class Server:
         for uri in body.uris:
             orders.check_uri(uri)
         made = {uri for uri in body.uris if uri.startswith("flowsched:")}
-        found = await self._agent.identities.of(
-            [uri for uri in body.uris if uri not in made], by_content=body.by_content
-        )
+        outside, identities = [uri for uri in body.uris if uri not in made], self._agent.identities
+        found: dict[str, Fingerprint | str] = {}
+        if body.sizes:
+            sizes = await identities.placed_sizes(outside)
+            found |= {uri: Fingerprint("", size_bytes=size) for uri, size in sizes.items()}
+        else:
+            found |= await identities.of(outside, by_content=body.by_content)
         for uri in made:
             entry = await asyncio.to_thread(self._agent.cache.find, uri)
             found[uri] = "this node does not have it" if entry is None else Fingerprint(uri)

@@ -68,6 +68,7 @@ class FingerprintRequest(msgspec.Struct, frozen=True):
 
     uris: Annotated[list[str], msgspec.Meta(max_length=MOST_FINGERPRINTS)]
     by_content: bool = False
+    sizes: bool = False  #: nothing but the sizes of files of the node, of those that are known soon
 
 
 class KeptPod(msgspec.Struct, frozen=True):
