@@ -1017,6 +1017,15 @@ async def test_an_agent_writes_nothing_but_its_pods_own_outputs(tmp_path: Path, 
         assert "there is no bucket 'none'" in refused.json["refused"][1]
 
 
+@pytest.mark.parametrize("scheme", ["local", "file", "memory"])
+async def test_an_agent_writes_to_no_store_but_s3(tmp_path: Path, scheme: str) -> None:
+    """Whatever an order says: fsspec knows the files of the host as a store, too."""
+    async with Served(Node(tmp_path / "n"), write_objects=True) as node:
+        uid, uri = node.node.pod(), f"{scheme}://{tmp_path}/cfg"
+        assert (await write(node, uid, delivered(node, uid, "x", ""), uri, uri)).status == 403
+        assert not (tmp_path / "cfg").exists()
+
+
 async def test_an_agent_without_the_option_writes_no_object(node: Served) -> None:
     """501: the pod writes it with its own credentials."""
     uid = node.node.pod()

@@ -11,10 +11,13 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.packing import unpacked
 from flowsched.cluster.local.runner.safe_paths import Unsafe, parts_of
+from flowsched.cluster.local.runner.uploads import is_s3
 from flowsched.cluster.node.cache import line_safe
 
 #: Longest text of an order.
@@ -65,7 +68,7 @@ class Gang:
     port: int  #: MASTER_PORT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Order:
     """All that the steps of one pod may ask for."""
 
@@ -80,9 +83,13 @@ class Order:
     ] = ()  #: the URIs that it may deliver objects to; True = a folder is one dataset
 
     def may_deliver(self, uri: str) -> bool:
-        """Whether an object is one of its outputs, or lies below one."""
-        own = tuple(f"{top}/" for each, _ in self.delivers if "://" in (top := each.rstrip("/")))
-        return is_uri(uri) and f"{uri}/".startswith(own)
+        """Whether an object of S3 is one of its outputs, or lies below one: a step may leave a folder where a file was named."""
+        return is_uri(uri) and any(each in self.tops for each in accumulate(uri.split("/"), "{}/{}".format))
+
+    @cached_property
+    def tops(self) -> frozenset[str]:
+        """The objects and folders of S3 that it may deliver."""
+        return frozenset(top for uri, _ in self.delivers if is_s3(top := uri.rstrip("/")))
 
     @property
     def uris(self) -> tuple[str, ...]:

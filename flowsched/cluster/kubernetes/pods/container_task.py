@@ -26,6 +26,7 @@ from flowsched.cluster.kubernetes.packing import pack
 from flowsched.cluster.local.orders import OF_THE_IMAGE, inside
 from flowsched.cluster.local.runner.image_places import tidy
 from flowsched.cluster.local.runner.patterns import is_pattern
+from flowsched.cluster.local.runner.uploads import is_s3
 from flowsched.cluster.node.cache import file_name
 from flowsched.cluster.node.container_paths import Layout, Refusal, local_path, stdio_of
 from flowsched.cluster.node.environment import Address, Paths, ceil_cores, environment, expand
@@ -376,7 +377,7 @@ def order_of(
         "delivers": [
             (output.uri, output.directory and not is_pattern(output.path))
             for output in (_delivered(pod.container) if pod.container is not None else ())
-            if local_path(output.uri) is None
+            if is_s3(output.uri)
         ],
     }
 

@@ -25,7 +25,7 @@ from flowsched.cluster.local.runner.deliver import Delivery, code_in, deliver_al
 from flowsched.cluster.local.runner.image_places import ImagePlaces
 from flowsched.cluster.local.runner.outputs import Refused
 from flowsched.cluster.local.runner.safe_paths import Opened, Unsafe, open_file, write_all
-from flowsched.cluster.local.runner.uploads import Stores
+from flowsched.cluster.local.runner.uploads import Stores, is_s3
 
 # ---- stage-in and stage-out ----
 
@@ -198,7 +198,7 @@ def deliver(env: Env, ask: Ask | None = None) -> Message:
         for each in files:
             record = [each["path"], each["uri"], each["size"], *filter(None, [each["version"]])]
             place: Json = each.get("place", {"path": ""})  # type: ignore[assignment]
-            if place["path"].startswith(room) and len(files) <= _MOST_PLACED:
+            if is_s3(str(each["uri"])) and place["path"].startswith(room) and len(files) <= _MOST_PLACED:
                 record += [place["path"].removeprefix(room), place["inode"], place["mtime_ns"]]
             message["delivered"].append(record)
     if failed is not None:
@@ -234,7 +234,7 @@ class _Stores:
     def write(self, fd: int, uri: str) -> str:
         """See `Stores.write`."""
         path = os.readlink(f"/proc/self/fd/{fd}")
-        if self._ask is None or not path.startswith(self._room):
+        if self._ask is None or not path.startswith(self._room) or not is_s3(uri):
             return self._own.write(fd, uri)
         file = {"place": path.removeprefix(self._room), "inode": os.fstat(fd).st_ino, "uri": uri}
         status, answer = self._ask({"file": file})

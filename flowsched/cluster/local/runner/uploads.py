@@ -304,7 +304,7 @@ class Stores:
         """
         files, key = self._store(uri)
         try:
-            if _is_s3(uri):
+            if is_s3(uri):
                 return object_version(_put(files.call_s3, fd, *key.partition("/")[::2], wanted, self._parts))
             os.lseek(fd, 0, os.SEEK_SET)  # it may be the second try
             _copy(fd, files.open(key, "wb"), wanted)
@@ -321,7 +321,7 @@ class Stores:
         """
         files, key = self._store(uri)
         bucket = key.partition("/")[0]
-        if not _is_s3(uri) or self._checked.get(bucket, 0.0) > time.monotonic():
+        if not is_s3(uri) or self._checked.get(bucket, 0.0) > time.monotonic():
             return
         try:
             files.call_s3("head_bucket", Bucket=bucket)
@@ -351,7 +351,8 @@ class Stores:
         return self._known[scheme], key
 
 
-def _is_s3(uri: str) -> bool:
+def is_s3(uri: str) -> bool:
+    """Whether a uri names an object of S3."""
     return uri.partition("://")[0] in S3
 
 
@@ -432,7 +433,7 @@ def _failure(uri: str, error: Exception, files: Any) -> Refused | OSError:
     """The error of a store as that of a write: what was found where, and what to do."""
     what = f"cannot write {uri}: "
     refuses = isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError"
-    if not _is_s3(uri):
+    if not is_s3(uri):
         text = f"{what}{type(error).__name__}: {error}"
         return Refused("OutputFailed", text) if refuses else OSError(errno.EIO, text)
     try:
