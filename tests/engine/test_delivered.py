@@ -146,10 +146,14 @@ def shard(
     uri: str = REF,
     cpu: int = 1,
     also: tuple[str, ...] = (),
+    outputs: Any = (),
+    **step: str,
 ) -> Accepted:
     """A task in an image that reads a file of all nodes at its own path, and others of the same size at theirs."""
     files = [{"path": path, "uri": uri}, *({"path": each, "uri": each} for each in also)]
-    stage = steps("a", cpu, inputs=files) | {"steps": [{"command": ["x"], "image": "alpine"}]}
+    stage = steps("a", cpu, inputs=files, outputs=list(outputs)) | {
+        "steps": [{"command": ["x"], "image": "alpine", **step}]
+    }
     accepted = s.accepted(ident, stage)
     accepted.run.file_bytes |= dict.fromkeys((uri, *also), size)
     accepted.run.placed_bytes[0] = size * (1 + len(also))
@@ -301,6 +305,14 @@ def test_a_copy_is_made_only_if_the_task_can_have_it_at_its_path(
     s = copying(mode)
     s.tell(shard(s, "w0", path=path), shard(s, "w1", path=path))
     assert (len(s.last.lookups), len(s.launched)) == ((2, 0) if is_copied else (0, 2))
+
+
+@pytest.mark.parametrize("more", [{"outputs": [{"path": REF, "uri": REF}]}, {"stdout": REF}, {"stderr": REF}])
+def test_a_file_that_its_reader_also_writes_stays_where_it_lies(more: dict[str, Any]) -> None:
+    """A copy is read-only: the task could not write to it, and the copy would be delivered as the output."""
+    s = copying()
+    s.tell(shard(s, "w0", **more), shard(s, "w1", **more))
+    assert (s.last.lookups, len(s.launched)) == ([], 2)
 
 
 def test_small_files_and_those_of_unknown_size_are_read_where_they_lie() -> None:

@@ -103,6 +103,11 @@ def _can_be_copied(state: EngineState, run: WorkflowRun, stage: StageRun, path: 
         or any(each.directory or not (has_images or each.path != each.source) for each in placed)
     ):
         return False
+    written = {each.path for each in container.outputs}.union(
+        *((s.stdout, s.stderr) for s in container.steps)
+    )
+    if any(each.path in written for each in placed):
+        return False  # a copy is read-only, and would be delivered as the task's output
     copied = {path} | {each.source for each in container.inputs if each.source and each.input}
     return caches is None or 2 * sum(run.file_bytes.get(each, 0) for each in copied) <= caches.smallest
 
