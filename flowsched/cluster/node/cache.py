@@ -30,10 +30,10 @@ import msgspec
 from flowsched.clock import elapsed_s
 from flowsched.cluster.local.runner.records import sync, write_record
 from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file
-from flowsched.cluster.local.runner.trees import seal
+from flowsched.cluster.local.runner.trees import file_version, seal
 from flowsched.cluster.node.strangers import leave_alone
-from flowsched.executor.datasets import uri_of
-from flowsched.workflow.document.uris import base_name
+from flowsched.executor.datasets import uri_of, versioned
+from flowsched.workflow.document.uris import base_name, file_path
 
 PREFIX: Final = ".part-"
 #: Names of what flowsched makes in a cache.
@@ -402,6 +402,12 @@ class Cache:
             "version": entry.version, "in_place": entry.in_place,
         }  # fmt: skip
         write_record(str(temporary), "meta.json", meta)
+        uri = uri_of(entry.uri)
+        with contextlib.suppress(OSError, ValueError):  # ValueError: it can be no path
+            source = os.stat(file_path(uri, os.path.lexists) or "")
+            if versioned(uri, file_version(source)) == entry.uri and not entry.in_place:
+                # Programs compare it with the time of an index that lies beside the source.
+                os.utime(temporary / entry.name, ns=(source.st_atime_ns, source.st_mtime_ns))
         try:
             temporary.rename(self.home(entry.uri))
         except OSError:
