@@ -15,6 +15,7 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -87,11 +88,13 @@ async def test_where_links_are_refused_inputs_are_copied(
 
     node = await stack.enter_async_context(Served(Node(tmp_path / "n"), link=link))
     cached = node.put(X, b"12345")
+    os.utime(cached, (1_000_000_000, 1_000_000_000))
     uid = node.node.pod()
     assert (await node.inputs(uid, order(inputs=[reads(X, "x")]))).status == 200
     copied = node.node.inputs(uid) / "x"
     assert not copied.samefile(cached)
     assert (copied.read_bytes(), stat.S_IMODE(copied.stat().st_mode)) == (b"12345", 0o444)
+    assert copied.stat().st_mtime == 1_000_000_000
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs a second file system")
@@ -972,7 +975,7 @@ async def write(
     node: Served, uid: str, file: list[Any], uri: str, *outputs: str, name: str = "fs-wf-s-0-1"
 ) -> Reply:
     """Stage-out's request to write a file, as `delivered` has it, to the object `uri`."""
-    wanted = {"place": file[4], "inode": file[5], "uri": uri}
+    wanted = {"place": file[4], "inode": file[5], "uri": uri, "size_bytes": file[2]}
     body = {**signed(order(name, delivers=[[each, False] for each in outputs])), "file": wanted}
     return await node.call("POST", f"/v1/pods/{uid}/objects", key=None, json=body)
 
@@ -1031,6 +1034,33 @@ async def test_an_agent_without_the_option_writes_no_object(node: Served) -> Non
     uid = node.node.pod()
     file = delivered(node, uid, "x", "s3://lab/x")
     assert (await write(node, uid, file, "s3://lab/x", "s3://lab/x")).status == 501
+
+
+async def test_large_uploads_leave_turns_for_small_ones(
+    tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many large files as the agent writes at a time, and more: the stage-out of another pod waits for none of them."""
+    go, put = threading.Event(), uploads._put
+
+    def slow(call: Any, fd: int, *arguments: Any) -> Any:
+        assert os.fstat(fd).st_size <= 4 or go.wait(PATIENCE_S)
+        return put(call, fd, *arguments)
+
+    monkeypatch.setattr(uploads, "_put", slow)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(24))  # as the agent's process
+    async with Served(Node(tmp_path / "n"), write_objects=True) as node:
+        uid, other = node.node.pod(), node.node.pod(name="other")
+        top, large = "s3://lab/large", "x" * (9 << 20)
+        files = [delivered(node, uid, f"{number}", f"{top}/{number}", large) for number in range(10)]
+        writing = [asyncio.create_task(write(node, uid, file, file[1], top)) for file in files]
+        await asyncio.sleep(0.5)
+        small = delivered(node, other, "x", "s3://lab/x")
+        try:
+            async with asyncio.timeout(20):
+                assert (await write(node, other, small, small[1], small[1], name="other")).status == 200
+        finally:
+            go.set()
+        assert {(await each).status for each in writing} == {200}
 
 
 async def test_an_object_is_not_finished_for_a_pod_that_has_gone(

@@ -134,8 +134,10 @@ log = get_logger(__name__)
 #: How often a dataset that a pod waits for is asked for at its origin, and the pause before the next time.
 FETCHES: Final = 3
 FETCH_PAUSE_S: Final = 2.0
-#: Files that are written to object stores at a time. Other work of the agent has threads left.
-_UPLOADS: Final = 8
+#: Files that are written to object stores at a time, small ones and large ones, which may take hours. Other work of the agent
+#: has threads left.
+_UPLOADS: Final = 8, 6
+_LARGE_BYTES: Final = 8 << 20
 _Job = tuple[str, str, str]  #: what, for which pod, by which order
 #: Datasets that workflows made have no origin to fetch them from.
 _MADE_HERE: Final = "flowsched:"
@@ -147,6 +149,7 @@ class PodFile(msgspec.Struct, frozen=True):
     place: str
     inode: int
     uri: str
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ class Pods:
         self._clock = clock
         self._link = link
         self._stores = stores
-        self._uploads = asyncio.Semaphore(_UPLOADS)
+        self._uploads = [asyncio.Semaphore(count) for count in _UPLOADS]
         self._used = used
         self._follow = follow
         self._jobs: dict[_Job, asyncio.Task[dict[str, Any]]] = {}
@@ -264,7 +267,7 @@ class Pods:
                 except OSError as error:
                     return {"error": str(error.strerror or error)}
 
-        async with self._uploads:
+        async with self._uploads[file.size_bytes > _LARGE_BYTES]:
             return await asyncio.to_thread(send)
 
     async def in_use(self, uri: str) -> bool:

@@ -40,7 +40,8 @@ def place(source: str, at: int, name: str, link: Link = os.link) -> None:
 
 
 def _place(source: str, at: int, name: str, link: Link) -> None:
-    mode = os.lstat(source).st_mode
+    status = os.lstat(source)
+    mode = status.st_mode
     if stat.S_ISLNK(mode):
         os.symlink(os.readlink(source), name, dir_fd=at)
     elif stat.S_ISDIR(mode):
@@ -60,6 +61,7 @@ def _place(source: str, at: int, name: str, link: Link) -> None:
             ):
                 copy_bytes(reading, writing)
                 os.fchmod(writing, safe_paths.plain_mode(mode))
+                os.utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 # ---- a folder that comes as a tar stream, unpacked so that nothing of it can land anywhere else ----

@@ -236,7 +236,8 @@ class _Stores:
         path = os.readlink(f"/proc/self/fd/{fd}")
         if self._ask is None or not path.startswith(self._room) or not is_s3(uri):
             return self._own.write(fd, uri)
-        file = {"place": path.removeprefix(self._room), "inode": os.fstat(fd).st_ino, "uri": uri}
+        found, place = os.fstat(fd), path.removeprefix(self._room)
+        file = {"place": place, "inode": found.st_ino, "uri": uri, "size_bytes": found.st_size}
         status, answer = self._ask({"file": file})
         if status in _WRITES_NONE:
             self._ask = None
