@@ -262,9 +262,10 @@ def document(path: str) -> Document:
         raise InvalidRequest(
             f"{where} is empty; a workflow as JSON or YAML was expected: docs/workflow-document.md"
         )
-    if language_of(where, raw[:_HEAD_BYTES]):
+    if other := language_of(where, raw[:_HEAD_BYTES]):
         raise InvalidRequest(
-            f"{where} is a workflow of another engine: `flowsched run FILE` of its file starts its engine (docs/engines.md)"
+            f"{where} is a workflow of another engine ({other}): give its file to `flowsched run`, which starts the engine "
+            "(docs/engines.md)"
         )
     folder = Path.cwd() if path == "-" else Path(path).absolute().parent
     return Document(where, raw, resolved_bytes(_as_json(raw, where), folder))

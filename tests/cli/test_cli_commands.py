@@ -1127,8 +1127,8 @@ def test_the_version_is_an_option_too(flowsched: Run) -> None:
     ("name", "text", "said"),
     [
         ("empty.json", " ", "is empty; a workflow as JSON or YAML was expected"),
-        ("a.wdl", "workflow w {}", "is WDL, which an engine runs on flowsched: `miniwdl run"),
-        ("-", "# hello\nversion 1.0\n", "standard input is WDL"),
+        ("a.wdl", "workflow w {}", "is a workflow of another engine (WDL): give its file to `flowsched run`"),
+        ("-", "# hello\nversion 1.0\n", "standard input is a workflow of another engine (WDL)"),
         ("bad.yaml", "name: [", "not YAML"),
     ],
 )
