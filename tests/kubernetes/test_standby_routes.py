@@ -95,7 +95,16 @@ async def test_every_route_is_answered_at_a_standby_as_at_the_leader(replicas: t
             workflow = (await answer.json())["id"]
         for route in ROUTES:
             name = NAMES.get(route.path.split("/")[3] if route.path.count("/") > 3 else "", "o")
-            path = route.path.format(workflow=workflow, stage="s", index=0, name=name, plan="p1", id="t1")
+            ids = {
+                "stage": "s",
+                "index": 0,
+                "name": name,
+                "plan": "p1",
+                "id": "t1",
+                "run": "r1",
+                "task": "s.0",
+            }
+            path = route.path.format(workflow=workflow, **ids)
             body = BODIES.get(route.name or "")
             data = None if body is None else json.dumps(body).replace("WORKFLOW", workflow)
             for url in replicas:
