@@ -28,7 +28,7 @@ HELLO: dict[str, Any] = {"name": "hello", "executors": [{"image": "a", "command"
 class AwayTes:
     """A service whose database does not answer."""
 
-    async def create(self, raw: bytes, *, client: str = "", idempotency_key: str | None = None) -> str:
+    async def create(self, raw: bytes, **sent: Any) -> str:
         raise StorageBusy("the database is away")
 
     async def get(self, ident: str, view: str) -> bytes:
