@@ -79,15 +79,17 @@ class WesService:
         self.tasks = tasks
         self._logs = logs
         self._command = command
-        self._versions: asyncio.Future[dict[str, tuple[str, str]]] | None = None
+        self._versions: dict[str, tuple[str, str]] | None = None
+        self._asking = asyncio.Lock()
 
     async def versions(self) -> Mapping[str, tuple[str, str]]:
         """Language and version of each engine that is installed here, by its program. Asked once, all at the same time."""
         if self._root is None:
             return {}
-        if self._versions is None:
-            self._versions = asyncio.ensure_future(_installed())
-        return await asyncio.shield(self._versions)
+        async with self._asking:
+            if self._versions is None:
+                self._versions = await _installed()
+            return self._versions
 
     async def begin(
         self, request: RunRequest, files: Mapping[str, bytes], url: str, token: str | None

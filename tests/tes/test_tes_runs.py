@@ -367,9 +367,9 @@ async def test_a_large_task_is_recognized_beside_the_event_loop(
     """To hash all its inputs takes long."""
     threads = set()
 
-    def noted(task: Task) -> Identity:
+    def noted(task: Task, run: str) -> Identity:
         threads.add(threading.current_thread().name.partition("_")[0])
-        return identify(task)
+        return identify(task, run)
 
     monkeypatch.setattr("flowsched.control.tes.identify", noted)
     await tes.create(nextflow("A (s1)", 1, "/data/" + "a" * 200))
