@@ -34,7 +34,7 @@ def test_a_document_of_a_pipe_is_read_once() -> None:
         assert document(path).written == b'{"name": "a"}'
     with pipe(WDL) as path:
         assert language(path) == ""
-        with pytest.raises(InvalidRequest, match="`flowsched run FILE` of its file starts its engine"):
+        with pytest.raises(InvalidRequest, match="give its file to `flowsched run`, which starts the engine"):
             document(path)
 
 
