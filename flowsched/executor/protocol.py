@@ -19,7 +19,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -591,8 +591,10 @@ class Executor(ABC):
     ) -> tuple[bytes, bool]:
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come. `node`: where it was bound."""
 
-    #: Whether `log_size` reads no log: then TES shows the end of a running one.
-    knows_log_sizes: ClassVar[bool] = False
+    @property
+    def knows_log_sizes(self) -> bool:
+        """Whether `log_size` reads no log: then TES shows the end of a running one."""
+        return False
 
     async def log_size(self, name: str, stream: str, node: str = "") -> int:
         """Bytes that a log has now. An executor that does not know finds out by reading it."""

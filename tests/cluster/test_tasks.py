@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.local.executor import LocalCluster
 from flowsched.cluster.local.runner import kin as running
+from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.cluster.node.cache import Cache
+from flowsched.errors import Unavailable
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnded, Roster, Transfer
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
@@ -389,6 +392,22 @@ async def test_logs_are_read_in_pieces(real_world: RealWorld) -> None:
     assert await cluster.logs("a", "stdout", 0, 3) == (b"abc", True)
     assert await cluster.logs("a", "stdout", 3, 100) == (b"def", False)
     assert await cluster.logs("a", "../pod.json", 0, 100) == (b"", False)
+
+
+async def test_a_cluster_that_starts_reads_no_log(real_world: RealWorld) -> None:
+    """Its service is asked before, by whoever polls on. Which attempts have ended is not known yet."""
+    cluster, _, _ = await real_world.open()
+    await cluster.launch([shell("a", "echo up; sleep 60")])
+    await real_world.drop()
+    again = LocalCluster(real_world.root, virtual_nodes(2))
+    assert not again.knows_log_sizes
+    for reading in (again.logs("a", "stdout", 0, 10), again.log_size("a", "stdout")):
+        with pytest.raises(Unavailable, match="starts its local cluster"):
+            await reading
+    await again.start()
+    assert again.knows_log_sizes
+    assert (await again.logs("a", "stdout", 0, 10))[1]
+    await again.stop()
 
 
 async def all_expired(workflows: Collection[str]) -> Collection[str]:

@@ -40,7 +40,7 @@ from flowsched.cluster.node.identities import Identities
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.ranges import open_dataset
 from flowsched.cluster.node.space import Space
-from flowsched.errors import ConfigurationError
+from flowsched.errors import ConfigurationError, Unavailable
 from flowsched.executor.nodes import IMAGE, NodeInfo
 from flowsched.executor.protocol import (
     ClusterEvent,
@@ -69,6 +69,7 @@ ROOT_WAIT_S: Final = 5.0
 #: Between two looks at what has been killed.
 _DYING_S: Final = 0.01
 _LOGS: Final = ("stdout", "stderr")
+_STARTING: Final = "the service starts its local cluster: logs are there in a moment"
 
 
 class LocalCluster(Executor):
@@ -404,7 +405,13 @@ class LocalCluster(Executor):
     async def logs(
         self, name: str, stream: str, offset: int, limit: int, node: str = ""
     ) -> tuple[bytes, bool]:
-        """Bytes of `stdout` or `stderr` from `offset`, and whether more may come."""
+        """Bytes of `stdout` or `stderr` from `offset`, and whether more may come.
+
+        Raises:
+            Unavailable: It is starting: which attempts have ended is not known yet.
+        """
+        if not self._is_open:
+            raise Unavailable(_STARTING)
         return await self._in_thread(self._read_log, name, stream, offset, limit)
 
     def _read_log(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
@@ -421,10 +428,19 @@ class LocalCluster(Executor):
             return b"", not finished
         return data, not finished or offset + len(data) < size
 
-    knows_log_sizes = True
+    @property
+    def knows_log_sizes(self) -> bool:
+        """Once it has started: a TES task is shown without the end of its log before."""
+        return self._is_open
 
     async def log_size(self, name: str, stream: str, node: str = "") -> int:
-        """The size of a log file."""
+        """The size of a log file.
+
+        Raises:
+            Unavailable: It is starting.
+        """
+        if not self._is_open:
+            raise Unavailable(_STARTING)
         return await self._in_thread(self._size_log, name, stream)
 
     def _size_log(self, name: str, stream: str) -> int:
