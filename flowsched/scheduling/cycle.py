@@ -38,6 +38,8 @@ from flowsched.statement import Statement
 _NO_TARGET = "no node with its inputs has room, and the scheduler keeps free room elsewhere for tasks whose inputs it copies"
 _AT_ONCE = "more important ones are on their way to their nodes; it follows at once"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
+#: So many pods like others that found no room are forecast in a cycle: the data of more seldom come before they are forecast again.
+_FORESEEN = 16
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
 
@@ -223,6 +225,7 @@ class _Cycle:
             return barred
         known = state.known_refusal(group)
         if known is not None and not self.preemption.may(group):
+            self.foresee(group)
             return known.of(group.key)
         if self.closed and self.nowhere_local(group):
             return Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
@@ -279,6 +282,15 @@ class _Cycle:
                 s.snapshot, s.room, s.reservations.calendar(), s.profile.default_runtime_ms, s.now
             )
         return s.available_times
+
+    def foresee(self, group: PodGroup) -> None:
+        """Forecast where a bag like one that found no room will run, so that its data can go there meanwhile."""
+        if group.gang or not self.nowhere_local(group):
+            return
+        available = self.available_times()
+        if available.forecast < _FORESEEN:
+            request = self.state.pricer.price(group)
+            available.foresee(request, group.roles[0].count, runtime_of(group, self.state.profile))
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""
