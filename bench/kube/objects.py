@@ -1,6 +1,6 @@
 """Objects of a store on two real nodes: a pipeline and a reference by py-tes, under `flowsched` and under `kube-like`.
 
-    python bench/kube/objects.py [--chains 8] [--mb 200] [--readers 100] [--reference-mb 400] [--cores 0.5] [--rate 10M] [--times 1] [--quick]
+    python bench/kube/objects.py [--chains 8] [--mb 200] [--readers 100] [--reference-mb 400] [--rate 10M] [--times 1] [--quick]
 
 Two real nodes on this machine (`make kube-node`, `make images`, `make clients`; Linux, root), flowsched as its chart installs it,
 and an S3 server of this machine. Each chain is align (writes so many MB) → sort (reads them, writes as many) → merge (reads these);
@@ -8,8 +8,6 @@ the client sends a task once the one before it is COMPLETE. Then, under `flowsch
 
 `--rate` is what the agent of a node may bring in a second, from the store or from the other node: on two cores each node has one,
 and 1 Gbit/s for 16 cores is 8 MB/s for each. Uploads have no such limit. A small pipeline before the first turn warms the nodes.
-With `--cores 0.25` all chains run at once: each finds its own room free again, and `kube-like`, too, mostly puts a task where the
-one before it ran. With half a core a task waits for room, as on a cluster in use.
 
 It fails if, under `flowsched`, consumers download again what the pipeline wrote, less than 80 % of them run where most of their
 bytes are, or the reference is downloaded more than once a node. The ratio of makespans is a median over `--times`, in turns; it
@@ -91,12 +89,11 @@ def main() -> int:
     parser.add_argument("--mb", type=int, default=200)
     parser.add_argument("--readers", type=int, default=100)
     parser.add_argument("--reference-mb", type=int, default=400)
-    parser.add_argument("--cores", type=float, default=0.5)
     parser.add_argument("--rate", default="10M")
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="two chains of 20 MB and four readers of 20 MB")
     given = parser.parse_args()
-    size = Pipeline(given.chains, given.mb, given.readers, given.reference_mb, given.cores)
+    size = Pipeline(given.chains, given.mb, given.readers, given.reference_mb)
     if given.quick:
         size = Pipeline(2, 20, 4, 20)
     more = {"agent.cache.size": "20Gi", "agent.rates.network": given.rate}

@@ -238,6 +238,14 @@ def _refreshed(
 def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, cached: CachedBags) -> None:
     """Give cached bags their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
     locality, routes = homes.state.policy.profile.locality, cached.routes
+    if run.spec.call is not None:
+        home = homes.of_call(run) if locality else None
+        for at, candidate in enumerate(cached.candidates):
+            if home != candidate.group.home:
+                cached.candidates[at] = structs.replace(
+                    candidate, group=structs.replace(candidate.group, home=home)
+                )
+        return
     if locality and routes[0] is None and gather_of(homes.state, run, stage) is None:
         return  # a stage is known to be gathered before any of its groups has a gather node
     last, at_last = None, None  # mostly all shards of a stage have one route

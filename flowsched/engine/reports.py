@@ -210,7 +210,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     message = "; ".join(filter(None, (event.message, ahead)))
     end = Ended(event.exit_code, event.reason, message, outputs, returned_by(event), spoiled, outgrown)
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room, ran.started_ms)
-    if event.outputs and len(state.cluster.snapshot) > 1:
+    wrote = event.outputs or (run.spec.call is not None and event.exit_code == 0)
+    if wrote and len(state.cluster.snapshot) > 1:
         note_written(recorder, run, stage, ref.task, at)
 
 

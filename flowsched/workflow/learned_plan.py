@@ -33,7 +33,7 @@ _AGAIN: Final = 256
 class LearnedPlan:
     """Kinds and the kinds that follow them. It has no cycle: an edge that would close one is left out."""
 
-    __slots__ = ("_followers", "_kinds", "_noted", "_plans", "_ranks", "_refused")
+    __slots__ = ("_calls", "_followers", "_kinds", "_most", "_noted", "_plans", "_ranks", "_refused")
 
     def __init__(self) -> None:
         self._followers: dict[Kind, dict[Kind, None]] = {}
@@ -42,10 +42,18 @@ class LearnedPlan:
         self._ranks: dict[Kind, tuple[tuple[int, int], int]] = {}  #: kind -> its basis, and `onward_ms`
         self._refused: set[Edge] = set()  #: they would close a cycle
         self._noted = 0  #: calls
+        self._calls: OrderedDict[tuple[str, Kind], int] = (
+            OrderedDict()
+        )  #: by run and kind, how many have arrived
+        self._most: dict[Kind, int] = {}  #: kind -> its calls in the run that had most of them
 
-    def note(self, run: str, node: str, kind: Kind, after: Iterable[str]) -> list[Edge]:
-        """A call of this kind has arrived, which reads outputs of these nodes. Returns the edges that are new. Idempotent."""
+    def note(self, run: str, node: str, kind: Kind, after: Iterable[str], calls: int = 1) -> list[Edge]:
+        """Calls of this kind have arrived, which read outputs of these nodes. Returns the edges that are new; they are noted once.
+
+        `calls`: how many; 0 = the retry of one.
+        """
         self._noted += 1
+        self._count((run, kind), calls)
         self._kinds[run, node] = kind
         self._kinds.move_to_end((run, node))
         if len(self._kinds) > _NODES:
@@ -71,10 +79,32 @@ class LearnedPlan:
             new.append(edge)
         return new
 
-    def forget(self, edges: Iterable[Edge]) -> None:
-        """Take back edges that `note` has returned."""
-        for parent, kind in edges:
-            del self._followers[parent][kind]
+    def _count(self, key: tuple[str, Kind], calls: int) -> None:
+        self._calls[key] = count = self._calls.get(key, 0) + calls
+        self._calls.move_to_end(key)
+        self._most[key[1]] = max(self._most.get(key[1], 0), count)
+        if len(self._calls) > _NODES:
+            self._calls.popitem(last=False)
+
+    def gatherer(self, kind: Kind) -> Kind | None:
+        """The kind of which a run has one call that reads what many calls of this kind write; None = none is known."""
+        if self._most.get(kind, 0) < 2:
+            return None
+        return next((each for each in self._followers.get(kind, ()) if self._most.get(each) == 1), None)
+
+    def most_calls(self, kind: Kind) -> int:
+        """How many calls of a kind a run has had at most."""
+        return self._most.get(kind, 0)
+
+    def has_come(self, run: str, kind: Kind) -> bool:
+        """Whether a call of this kind has arrived in a run."""
+        return self._calls.get((run, kind), 0) > 0
+
+    def forget(self, edges: Iterable[Edge], run: str, kind: Kind, calls: int = 1) -> None:
+        """Take back calls that `note` has noted, and the edges that it has returned."""
+        self._count((run, kind), -calls)
+        for parent, child in edges:
+            del self._followers[parent][child]
             if not self._followers[parent]:
                 del self._followers[parent]
         self._plans.clear()

@@ -197,3 +197,41 @@ def test_a_gang_is_no_task_of_an_engine() -> None:
     workload = from_document(check_workflow({"name": "w", "stages": [gang]}), "w", "w.json")
     with pytest.raises(InvalidRequest, match=r"w\.json: stage 'g' is a gang"):
         by_task(workload, 1)
+
+
+def gathered(world: World) -> list[tuple[object, object]]:
+    """(when, kind) of copies that came to the node of `merge_1` before it could start."""
+    merge = tasks(world)["merge_1"]
+    return [
+        (line["start"], line["kind"])
+        for line in world.lines
+        if line.get("to") == merge["node"] and line["start"] < merge["ready"]  # type: ignore[operator]
+    ]
+
+
+def test_outputs_go_where_an_earlier_run_gathered_them_while_others_compute() -> None:
+    """The first run does not know the task that will read all. The second sends each output to its node when it is written."""
+    shards = {f"part_{at}": Told([], [f"p{at}"], seconds=2.0) for at in range(6)}
+    merge = {"merge_1": Told([f"p{at}" for at in range(6)], ["whole"], seconds=1.0)}
+    work = made(TWO, shards | merge, {f"p{at}": 80 * MB for at in range(6)} | {"whole": 1 * MB})
+    estimates, plan, worlds = Estimates(), LearnedPlan(), []
+    for number in (1, 2):
+        worlds.append(
+            simulated("flowsched", TWO, [by_task(work, number)], estimates=estimates, learned_plan=plan)
+        )
+    first, second = worlds
+    assert not gathered(first)
+    assert {kind for _, kind in gathered(second)} == {"push"}
+    assert tasks(second)["merge_1"]["end"] < tasks(first)["merge_1"]["end"] - 0.5  # type: ignore[operator]
+
+
+def test_nothing_is_sent_to_a_task_that_reads_little_of_what_others_write() -> None:
+    """A report of the logs of all tasks is no gatherer of their data."""
+    shards = {f"part_{at}": Told([], [f"p{at}", f"log{at}"], seconds=2.0) for at in range(6)}
+    report = {"merge_1": Told([f"log{at}" for at in range(6)], ["whole"], seconds=1.0)}
+    sizes = {f"p{at}": 80 * MB for at in range(6)} | {f"log{at}": 100_000 for at in range(6)}
+    work = made(TWO, shards | report, sizes | {"whole": 1 * MB})
+    estimates, plan = Estimates(), LearnedPlan()
+    for number in (1, 2, 3):
+        world = simulated("flowsched", TWO, [by_task(work, number)], estimates=estimates, learned_plan=plan)
+    assert not gathered(world)

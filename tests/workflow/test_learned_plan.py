@@ -101,7 +101,7 @@ def test_edges_that_are_taken_back_are_new_again() -> None:
     learned.note("r", "a", kind("align"), ())
     new = learned.note("r", "b", kind("sort"), ["a"])
     assert not learned.note("r", "a", kind("align"), ["b"])
-    learned.forget(new)
+    learned.forget(new, "r", kind("sort"))
     assert learned.plan(kind("align")) is None
     assert learned.note("r", "a", kind("align"), ["b"]) == [(kind("sort"), kind("align"))]
 
@@ -118,3 +118,21 @@ def test_nodes_of_a_long_run_outlast_those_of_later_runs() -> None:
         (kind("split"), kind("map")),
         (kind("index"), kind("map")),
     ]
+
+
+def test_one_call_of_a_run_gathers_what_many_write() -> None:
+    """A run has one such call, and many of the kind before it. A second one in a run, or none known yet: nothing gathers."""
+    learned, align, merge = LearnedPlan(), kind("align"), kind("merge")
+    for shard in range(3):
+        learned.note("night-1", f"a{shard}", align, ())
+    assert learned.gatherer(align) is None
+    learned.note("night-1", "m", merge, ["a0", "a1", "a2"])
+    assert learned.gatherer(align) == merge
+    assert learned.gatherer(merge) is None
+    assert learned.most_calls(align) == 3
+    assert learned.has_come("night-1", merge)
+    assert not learned.has_come("night-2", merge)
+    learned.note("night-2", "m", merge, (), 0)
+    assert learned.gatherer(align) == merge, "a retry is no second call"
+    learned.note("night-1", "m2", merge, ["a1"])
+    assert learned.gatherer(align) is None

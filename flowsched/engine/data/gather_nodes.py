@@ -23,7 +23,9 @@ from flowsched.engine.data.remote_reads import readers_of, reads_remotely
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Gather, Route
 from flowsched.scheduling.pod_group import Home
+from flowsched.workflow.estimates import WRITTEN
 from flowsched.workflow.graph import reader_of, shards_read
+from flowsched.workflow.learned_plan import Kind
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import InputSpec, Match
@@ -32,6 +34,8 @@ from flowsched.workflow.spec import InputSpec, Match
 _MOST_READERS: Final = 8
 #: Inputs that one link brings together in less than this are not worth a gather node.
 _LEAST_MS: Final = 500
+#: Gather nodes of engines' calls at most; those of the oldest runs go first.
+_MOST_CALL_HOMES: Final = 10_000
 #: So many stages on, gatherers of what gatherers write are looked at.
 _FAR: Final = 3
 #: Members in these states have, or will have, their outputs on their node.
@@ -91,11 +95,23 @@ class Homes:
     def __init__(self, state: EngineState) -> None:
         self.state = state
         self._found: dict[tuple[str, Route], Home] = {}
+        self._of_calls: dict[tuple[str, Kind], Home | None] = {}
 
     def of(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Home | None:
         """The gather node of this shard's output; None = it has none. `far`: how many stages on the search goes."""
+        if run.spec.call is not None:
+            return self.of_call(run)
         route = self.route(run, stage, shard, far)
         return None if route is None else self.at(run, route)
+
+    def of_call(self, run: WorkflowRun) -> Home | None:
+        """The gather node of an engine's call, by the learned plan; None = it has none, as far as is known."""
+        assert run.spec.call is not None
+        kind = run.spec.kind_of(run.spec.stages[0])
+        key = (run.spec.call.run, kind)
+        if key not in self._of_calls:
+            self._of_calls[key] = call_home(self.state, *key)
+        return self._of_calls[key]
 
     def route(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Route | None:
         """Which task gathers this shard's output; None = none, as far as is known yet."""
@@ -129,6 +145,44 @@ class Homes:
             state.data.homes[key] = node
         home = self._found[run.id, route] = Home(node, sent, _coming(state, run, consumer, reader, node))
         return home
+
+
+def call_home(state: EngineState, run: str, kind: Kind) -> Home | None:
+    """The gather node of what calls of a kind write in an engine's run: the node of the one call of it that will read all of that.
+
+    It is known once an earlier run had such a call. A call that reads a small part of what they write (a report of their logs)
+    gathers nothing.
+    """
+    plan, snapshot = state.work.engines.learned_plan, state.cluster.snapshot
+    gatherer = plan.gatherer(kind)
+    if gatherer is None or len(snapshot) < 2 or plan.has_come(run, gatherer):
+        return None
+    each = written_bytes(state, kind)
+    gathered = min(each * plan.most_calls(kind), state.work.estimates.typical_size(*gatherer) or 0)
+    if 2 * gathered < each * plan.most_calls(kind):
+        return None
+    rates = np.maximum(snapshot.nic_in, 1)
+    if gathered * 1000 // int(rates.max(initial=1)) < _LEAST_MS:
+        return None
+    key = (run, gatherer)
+    node = state.data.call_homes.get(key)
+    if node is None or not snapshot.ready[node]:
+        cost = gathered * 1000 // rates + load_of(state)
+        for at in state.data.call_homes.values():
+            cost[at] += gathered * 1000 // int(rates[at])
+        if not snapshot.ready.any():
+            return None
+        node = int(np.argmin(np.where(snapshot.ready, cost, np.iinfo(np.int64).max)))
+        state.data.call_homes[key] = node
+        if len(state.data.call_homes) > _MOST_CALL_HOMES:
+            del state.data.call_homes[next(iter(state.data.call_homes))]
+    return Home(node, each, state.data.push_backlog.get(node, 0))
+
+
+def written_bytes(state: EngineState, kind: Kind) -> int:
+    """Bytes that a call of a kind is expected to write; 0 where nothing is known of it."""
+    estimates = state.work.estimates
+    return estimates.output_bytes(*kind) or estimates.bytes_of(*kind, WRITTEN)
 
 
 def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:

@@ -10,13 +10,15 @@ from typing import Final
 
 import numpy as np
 
-from flowsched.engine.data.gather_nodes import consumer_shard, gather_of
+from flowsched.engine.data.gather_nodes import call_home, consumer_shard, gather_of
+from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Spread
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import PiecesSeen, TransferDone, TransferFailed
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.transfers import TransferWant, Wants
+from flowsched.workflow.learned_plan import Kind
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 
@@ -24,6 +26,9 @@ from flowsched.workflow.run.states import TaskState
 def note_written(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, node: int) -> None:
     """A shard's outputs are on a node: if their reader's home is another one, they shall go there."""
     state = recorder.state
+    if run.spec.call is not None:
+        _note_call(recorder, run, stage, node)
+        return
     gather = gather_of(state, run, stage)
     if gather is None:
         return
@@ -40,9 +45,29 @@ def note_written(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: in
         )
         if dataset is not None:
             want = TransferWant(dataset, home, int(run.ranks[gather.consumer]), run.spec.priority, 2)
-            if (dataset, home) not in state.data.pushes:
-                _count(recorder, home, state.cluster.catalogue.sizes[dataset])
-            recorder.statement.put(state.data.pushes, (dataset, home), (want, run.id, gather.consumer))
+            _push(recorder, want, run.id, gather.consumer)
+
+
+def _note_call(recorder: Recorder, run: WorkflowRun, stage: StageRun, node: int) -> None:
+    """The files that an engine's call has left on a node go to the node of the call that will gather them."""
+    call, catalogue, kind = run.spec.call, recorder.state.cluster.catalogue, run.spec.kind_of(stage.spec)
+    home = None if call is None else call_home(recorder.state, call.run, kind)
+    gatherer = recorder.state.work.engines.learned_plan.gatherer(kind)
+    if call is None or home is None or gatherer is None or home.node == node or stage.spec.container is None:
+        return
+    for out in stage.spec.container.outputs:
+        known = catalogue.find(run.versions.get(out.uri, out.uri))
+        for dataset in (*catalogue.versions_of(out.uri), *(() if known is None else (known,))):
+            if catalogue.is_on(dataset, node):
+                want = TransferWant(dataset, home.node, int(run.ranks[0]), run.spec.priority, 2)
+                _push(recorder, want, call.run, gatherer)
+
+
+def _push(recorder: Recorder, want: TransferWant, workflow: str, reader: int | Kind) -> None:
+    pushes, pair = recorder.state.data.pushes, (want.dataset, want.dest)
+    if pair not in pushes:
+        _count(recorder, want.dest, recorder.state.cluster.catalogue.sizes[want.dataset])
+    recorder.statement.put(pushes, pair, (want, workflow, reader))
 
 
 def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> None:
@@ -62,12 +87,9 @@ def foresee(recorder: Recorder, plan: Plan, groups: Mapping[int, PodGroup]) -> N
 def pushes(recorder: Recorder) -> list[TransferWant]:
     """Copies to the gather nodes of their readers. Forgets data that are there, are lost, or have no waiting reader."""
     state, wants = recorder.state, []
-    for pair, (want, workflow, number) in list(state.data.pushes.items()):
-        run = state.work.runs.get(workflow)
+    for pair, (want, workflow, reader) in list(state.data.pushes.items()):
         there = state.cluster.catalogue.is_on(*pair)
-        waits = run is not None and (
-            run.stages[number].counts[TaskState.PENDING] or run.stages[number].counts[TaskState.QUEUED]
-        )
+        waits = _waits(state, workflow, reader)
         if (
             there
             or not waits
@@ -79,6 +101,17 @@ def pushes(recorder: Recorder) -> list[TransferWant]:
         else:
             wants.append(want)
     return wants
+
+
+def _waits(state: EngineState, workflow: str, reader: int | Kind) -> bool:
+    """Whether the task that gathers is still to start; a call is still to arrive."""
+    if not isinstance(reader, int):
+        return not state.work.engines.learned_plan.has_come(workflow, reader)
+    run = state.work.runs.get(workflow)
+    if run is None:
+        return False
+    counts = run.stages[reader].counts
+    return bool(counts[TaskState.PENDING] or counts[TaskState.QUEUED])
 
 
 def _count(recorder: Recorder, node: int, size_bytes: int) -> None:

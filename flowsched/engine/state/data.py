@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.scheduling.transfers import TransferOrder, TransferWant, Wants
+from flowsched.workflow.learned_plan import Kind
 from flowsched.workflow.run.run import StageRun
 from flowsched.workflow.spec import Match
 
@@ -105,7 +106,8 @@ class DataState(msgspec.Struct):
         backoff: (dataset, node) -> when a transfer that failed is tried again.
         file_readers: Path or file URI -> the tasks that read this file, the file that was read last at the end.
         read_from: (dataset, node) -> how many pods elsewhere read it there.
-        pushes: (dataset, node) -> the copy to its gather node, and the stage that it is for: (want, workflow, stage).
+        pushes: (dataset, node) -> the copy to its gather node, and the task that it is for: (want, workflow, stage),
+            or (want, run of an engine, kind of the call).
         push_backlog: Node -> bytes of `pushes` to it.
         spreads: Workflow -> datasets that may be worth having on each of `spread_over` ready nodes.
         foreseen: (dataset, node) that tasks which wait for room will probably read there.
@@ -114,6 +116,7 @@ class DataState(msgspec.Struct):
         coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.
         coming_from: (workflow, producer) -> (stage, shard) -> the producer's part of these bytes; until it changes.
         homes: (workflow, stage, shard) -> its gather node, where it shall find its inputs.
+        call_homes: (run of an engine, kind of the call that gathers) -> its gather node.
         home_work: (workflow, stage) -> milli-core ms of all that gather what it gathers, and go to the same node.
     """
 
@@ -130,7 +133,7 @@ class DataState(msgspec.Struct):
     backoff: dict[tuple[int, int], Backoff] = msgspec.field(default_factory=dict)
     file_readers: dict[str, FileReaders] = msgspec.field(default_factory=dict)
     read_from: dict[tuple[int, int], int] = msgspec.field(default_factory=dict)
-    pushes: dict[tuple[int, int], tuple[TransferWant, str, int]] = msgspec.field(default_factory=dict)
+    pushes: dict[tuple[int, int], tuple[TransferWant, str, int | Kind]] = msgspec.field(default_factory=dict)
     push_backlog: dict[int, int] = msgspec.field(default_factory=dict)
     spreads: dict[str, tuple[Spread, ...]] = msgspec.field(default_factory=dict)
     spread_over: int = 0
@@ -142,6 +145,7 @@ class DataState(msgspec.Struct):
         default_factory=dict
     )
     homes: dict[tuple[str, int, int], int] = msgspec.field(default_factory=dict)
+    call_homes: dict[tuple[str, Kind], int] = msgspec.field(default_factory=dict)
     home_work: dict[tuple[str, int], int] = msgspec.field(default_factory=dict)
 
     def forget(self, workflow: str, stages: Iterable[StageRun]) -> None:
