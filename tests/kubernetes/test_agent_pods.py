@@ -873,7 +873,7 @@ async def test_folders_and_wildcards_of_a_pod(node: Served) -> None:
         delivered(node, uid, "db/deep/2", "s3://lab/db/deep/2", "two"),
         delivered(node, uid, "x.bam", "s3://lab/bams/x.bam"),
     ]
-    await report(node, uid, [["s3://lab/db", True], ["s3://lab/bams/", False]], files)
+    await report(node, uid, [["s3://lab/db/", True], ["s3://lab/bams/", False]], files)
     found = {uri_of(uri): uri for uri in await node.replicas()}
     assert set(found) == {"s3://lab/db/", "s3://lab/bams/x.bam"}
     entry = node.agent.cache.find(found["s3://lab/db/"])
@@ -882,11 +882,15 @@ async def test_folders_and_wildcards_of_a_pod(node: Served) -> None:
 
 
 async def test_a_pod_vouches_for_nothing_but_its_own_outputs(node: Served) -> None:
-    """Not for another object of the bucket, one beside its folder, or a dataset that a workflow has made."""
+    """Not for another object of the bucket, one beside its folder, one below its file, or a dataset that a workflow has made."""
     uid = node.node.pod()
-    names = ("s3://lab/other", "s3://lab/out2/x", "s3://lab", "flowsched:wf/a/0/1/x", "s3://lab/out/a\nb", "")
+    names = (
+        "s3://lab/other", "s3://lab/out2/x", "s3://lab", "flowsched:wf/a/0/1/x", "s3://lab/out/a\nb", "",
+        "s3://lab/x.bam.bai", "s3://lab/x.bam/y", "s3://lab/x.bam/",
+    )  # fmt: skip
     files = [delivered(node, uid, f"{number}", uri) for number, uri in enumerate(names)]
-    reply = await report(node, uid, [["s3://lab/out", False], ["s3://", False], ["/", True]], files)
+    named = [["s3://lab/out/", False], ["s3://lab/x.bam", False], ["s3://", False], ["/", True]]
+    reply = await report(node, uid, named, files)
     assert reply.status == 200
     assert await node.replicas() == {}
     assert len(os.listdir(node.node.inputs(uid) / "d/0")) == len(names)
@@ -922,7 +926,7 @@ async def test_no_objects_name_leads_out_of_the_cache(node: Served, way: str) ->
         delivered(node, uid, "2", f"s3://lab/db/{way}"),
     ]
     before = sorted(str(found) for found in node.node.folder.rglob("*") if "/pods/" not in str(found))
-    await report(node, uid, [["s3://lab/db", True]], files)
+    await report(node, uid, [["s3://lab/db/", True]], files)
     assert await node.replicas() == {}
     after = sorted(str(found) for found in node.node.folder.rglob("*") if "state" not in str(found))
     assert [found for found in after if "/pods/" not in found] == [
@@ -986,7 +990,7 @@ async def test_an_agent_writes_the_objects_of_a_pod(tmp_path: Path, bucket: Any)
         uid = node.node.pod()
         for name, text in (("small", "ACGT"), ("large", "x" * (17 << 20))):
             uri = f"s3://lab/out/{name}"
-            reply = await write(node, uid, delivered(node, uid, name, uri, text), uri, "s3://lab/out")
+            reply = await write(node, uid, delivered(node, uid, name, uri, text), uri, "s3://lab/out/")
             head = bucket.head_object(Bucket="lab", Key=f"out/{name}")
             assert (reply.status, reply.json) == (200, {"version": head["ETag"].strip('"')})
             assert head["ContentLength"] == len(text)
@@ -1003,6 +1007,7 @@ async def test_an_agent_writes_nothing_but_its_pods_own_outputs(tmp_path: Path, 
         ours = "s3://lab/out"
         wrong = [
             (file, "s3://lab/out2", 403),
+            (file, "s3://lab/out/x", 403),
             (file, "s3://lab", 403),
             ([*file[:4], "../work/secret", mine], ours, 409),
             ([*file[:4], "link", mine], ours, 409),
@@ -1015,7 +1020,7 @@ async def test_an_agent_writes_nothing_but_its_pods_own_outputs(tmp_path: Path, 
         assert "Contents" not in bucket.list_objects_v2(Bucket="lab")
         other = node.node.pod(name="other")
         absent = delivered(node, other, "x", "")
-        refused = await write(node, other, absent, "s3://none/x", "s3://none", name="other")
+        refused = await write(node, other, absent, "s3://none/x", "s3://none/x", name="other")
         assert refused.json["refused"][0] == "OutputFailed"
         assert "there is no bucket 'none'" in refused.json["refused"][1]
 
@@ -1050,8 +1055,8 @@ async def test_large_uploads_leave_turns_for_small_ones(
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(24))  # as the agent's process
     async with Served(Node(tmp_path / "n"), write_objects=True) as node:
         uid, other = node.node.pod(), node.node.pod(name="other")
-        top, large = "s3://lab/large", "x" * (9 << 20)
-        files = [delivered(node, uid, f"{number}", f"{top}/{number}", large) for number in range(10)]
+        top, large = "s3://lab/large/", "x" * (9 << 20)
+        files = [delivered(node, uid, f"{number}", f"{top}{number}", large) for number in range(10)]
         writing = [asyncio.create_task(write(node, uid, file, file[1], top)) for file in files]
         await asyncio.sleep(0.5)
         small = delivered(node, other, "x", "s3://lab/x")

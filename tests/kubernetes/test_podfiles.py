@@ -456,6 +456,25 @@ def test_outputs_go_to_an_object_store(tmp_path: Path, bucket: Any) -> None:
     assert bucket.get_object(Bucket="lab", Key="bams/deep/x.bam")["Body"].read() == b"two!"
 
 
+def test_the_agents_refusal_of_an_object_ends_the_delivery(tmp_path: Path) -> None:
+    """A step left a folder where a file was named. Stage-out does not ask again; the reason has the agent's words."""
+    task = Task(tmp_path, Container((RUN,), outputs=(Delivered("/out/db", "s3://lab/db"),)))
+    task.begin()
+    (task.inputs / "d/0/db").mkdir()
+    (task.inputs / "d/0/db/1").write_text("one")
+    task.ended(0)
+    asked = []
+
+    def refuse(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        asked.append(body["file"]["uri"])
+        return 403, {"message": "the order does not name it"}
+
+    told = step_files.deliver(task.env, refuse)
+    assert asked == ["s3://lab/db/1"]
+    assert told["reason"] == "OutputFailed"
+    assert told["message"] == "output /out/db: cannot write s3://lab/db/1: the order does not name it"
+
+
 def test_a_folder_of_an_object_store_is_an_input(tmp_path: Path, bucket: Any) -> None:
     """All that lies below it, as a folder of the agent's cache."""
     for key in ("db/one", "db/deep/two", "dbx"):

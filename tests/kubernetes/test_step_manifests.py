@@ -154,6 +154,34 @@ def test_a_staged_input_is_put_at_its_path_by_the_agent() -> None:
     assert env["FLOWSCHED_INPUT_FILE_0"] == "/in/reads.fq.gz"
 
 
+@pytest.mark.parametrize(
+    ("output", "allowed"),
+    [
+        (Delivered("/out/x", "s3://lab/x"), ["s3://lab/x"]),
+        (Delivered("/out/x", "s3://lab/x/", directory=True), ["s3://lab/x", "s3://lab/x/", "s3://lab/x/y/z"]),
+        (
+            Delivered("/out/*", "s3://lab/x", path_prefix="/out"),
+            ["s3://lab/x", "s3://lab/x/", "s3://lab/x/y/z"],
+        ),
+    ],
+    ids=["file", "folder", "wildcard"],
+)
+def test_the_order_of_a_file_allows_that_object_alone(output: Delivered, allowed: list[str]) -> None:
+    """That of a folder or a wildcard everything below its URI, and nothing beside it."""
+    manifest = written(Container((RUN,), outputs=(output,)))
+    order = orders.read(w.started(manifest, "stage-out", {})[0]["FLOWSCHED_ORDER"])
+    asked = (
+        "s3://lab/x",
+        "s3://lab/x/",
+        "s3://lab/x/y/z",
+        "s3://lab/xy",
+        "s3://lab/x.bai",
+        "s3://lab",
+        "s3://other/x",
+    )
+    assert [uri for uri in asked if order.may_deliver(uri)] == allowed
+
+
 def test_inputs_that_are_too_many_to_mount_are_links() -> None:
     """Two hundred mounts, the folder's own among them; the rest are made by stage-in, and lead to the shared volume."""
     inputs = tuple(Placed(f"/in/{n}.bam", source=f"/ref/{n}.bam") for n in range(300))

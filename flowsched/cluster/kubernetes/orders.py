@@ -80,16 +80,21 @@ class Order:
     expires_ms: int  #: wall clock; until then it can begin something
     delivers: tuple[
         tuple[str, bool], ...
-    ] = ()  #: the URIs that it may deliver objects to; True = a folder is one dataset
+    ] = ()  #: the objects that it may deliver; with a slash at its end all below a folder; True = that is one dataset
 
     def may_deliver(self, uri: str) -> bool:
-        """Whether an object of S3 is one of its outputs, or lies below one: a step may leave a folder where a file was named."""
-        return is_uri(uri) and any(each in self.tops for each in accumulate(uri.split("/"), "{}/{}".format))
+        """Whether an object of S3 is one of its outputs, or lies in a folder that is one."""
+        above = accumulate(uri.split("/"), "{}/{}".format)
+        return is_uri(uri) and (uri in self._files or any(each in self._tops for each in above))
 
     @cached_property
-    def tops(self) -> frozenset[str]:
-        """The objects and folders of S3 that it may deliver."""
-        return frozenset(top for uri, _ in self.delivers if is_s3(top := uri.rstrip("/")))
+    def _files(self) -> frozenset[str]:
+        return frozenset(uri for uri, _ in self.delivers if is_s3(uri))
+
+    @cached_property
+    def _tops(self) -> frozenset[str]:
+        """Its folders, without the slash."""
+        return frozenset(top for uri in self._files if uri.endswith("/") and is_s3(top := uri.rstrip("/")))
 
     @property
     def uris(self) -> tuple[str, ...]:

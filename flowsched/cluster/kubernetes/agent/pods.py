@@ -249,7 +249,9 @@ class Pods:
         await asyncio.to_thread(self._find_pod, request)
         self._begin(request)
         if not request.order.may_deliver(file.uri):
-            raise OtherOrder(f"the order of {request.order.pod} does not name {file.uri[:200]!r}")
+            raise OtherOrder(
+                f"the order of {request.order.pod} does not name {file.uri[:200]!r}: name an output as a folder if it is one"
+            )
 
         def send() -> dict[str, Any]:
             *above, name = safe_paths.parts_of(file.place)

@@ -374,12 +374,18 @@ def order_of(
         "folders": sorted((parents - {"."}) | {TEMPORARY}),
         "gang": _gang_order(pod, service) if pod.gang else None,
         "expires_ms": expires_ms,
-        "delivers": [
-            (output.uri, output.directory and not is_pattern(output.path))
-            for output in (_delivered(pod.container) if pod.container is not None else ())
-            if is_s3(output.uri)
-        ],
+        "delivers": _delivers(_delivered(pod.container) if pod.container is not None else ()),
     }
+
+
+def _delivers(outputs: Iterable[Delivered]) -> list[tuple[str, bool]]:
+    """As `orders.Order.delivers`: a folder and a wildcard give everything below their uri, any other output one object."""
+    found = []
+    for output in outputs:
+        if is_s3(output.uri):
+            wild, top = is_pattern(output.path), output.uri.rstrip("/")
+            found.append((f"{top}/" if wild or output.directory else top, output.directory and not wild))
+    return found
 
 
 def _gang_order(pod: Pod, service: str) -> dict[str, Any]:

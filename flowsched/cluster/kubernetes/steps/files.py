@@ -244,6 +244,8 @@ class _Stores:
             return self._own.write(fd, uri)
         if "refused" in answer:
             raise Refused(*answer["refused"])
+        if status == 403:
+            raise Refused("OutputFailed", f"cannot write {uri}: {answer.get('message')}")
         if "version" not in answer:
             why = answer.get("error") or f"cannot write {uri}: the agent answers {status} {answer}"
             raise OSError(errno.EIO, why)
