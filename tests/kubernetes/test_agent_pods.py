@@ -30,6 +30,7 @@ from flowsched.cluster.kubernetes.agent_keys import bearer_of, signing_key_of
 from flowsched.cluster.kubernetes.objects.names import pod_name
 from flowsched.cluster.kubernetes.orders import BadOrder
 from flowsched.cluster.local.runner import uploads
+from flowsched.cluster.local.runner.trees import file_version
 from flowsched.cluster.node.cache import Cache
 from flowsched.executor.datasets import uri_of, versioned
 from tests.kubernetes.agent_world import (
@@ -896,6 +897,27 @@ async def test_a_pod_vouches_for_nothing_but_its_own_outputs(node: Served) -> No
     assert len(os.listdir(node.node.inputs(uid) / "d/0")) == len(names)
 
 
+async def test_a_file_on_a_shared_volume_becomes_a_dataset_of_the_node(node: Served) -> None:
+    """Under its path and the version that a look at it finds: only a file of the order's, on a volume that the agent sees, that no
+    program has changed since.
+    """
+    uid, lab = node.node.pod(), node.node.folder.parent / "shared"
+    (lab / "d").mkdir(parents=True)
+    outside = node.node.folder.parent / "outside"
+    paths = [f"{lab}/{name}" for name in ("a.bam", "a.bam.bai", "d/x", "d/../b", "other", "changed")]
+    files = []
+    for number, path in enumerate([*paths, str(outside)]):
+        Path(path).write_text("ACGT")
+        file = delivered(node, uid, f"{number}", path)
+        files.append([*file[:3], file_version(os.stat(path)), *file[4:]])
+    (lab / "changed").write_text("TGCA!")
+    named = [[f"{lab}/a.bam", False], [f"{lab}/d/", True], [f"{lab}/changed", False], [str(outside), False]]
+    reply = await report(node, uid, named, files)
+    assert reply.status == 200
+    assert await node.replicas() == {versioned(files[at][1], files[at][3]): 4 for at in (0, 2)}
+    assert (lab / "a.bam").read_text() == "ACGT"
+
+
 @pytest.mark.parametrize(
     "place", ["../work/x", "d/../../work/x", "/etc/hostname", "linked/x", "link", "d/0", "", "d/0/gone", "p"]
 )
@@ -1025,11 +1047,11 @@ async def test_an_agent_writes_nothing_but_its_pods_own_outputs(tmp_path: Path, 
         assert "there is no bucket 'none'" in refused.json["refused"][1]
 
 
-@pytest.mark.parametrize("scheme", ["local", "file", "memory"])
+@pytest.mark.parametrize("scheme", ["local://", "file://", "memory://", ""])
 async def test_an_agent_writes_to_no_store_but_s3(tmp_path: Path, scheme: str) -> None:
     """Whatever an order says: fsspec knows the files of the host as a store, too."""
     async with Served(Node(tmp_path / "n"), write_objects=True) as node:
-        uid, uri = node.node.pod(), f"{scheme}://{tmp_path}/cfg"
+        uid, uri = node.node.pod(), f"{scheme}{tmp_path}/cfg"
         assert (await write(node, uid, delivered(node, uid, "x", ""), uri, uri)).status == 403
         assert not (tmp_path / "cfg").exists()
 
@@ -1041,31 +1063,37 @@ async def test_an_agent_without_the_option_writes_no_object(node: Served) -> Non
     assert (await write(node, uid, file, "s3://lab/x", "s3://lab/x")).status == 501
 
 
-async def test_large_uploads_leave_turns_for_small_ones(
+async def test_large_uploads_of_a_nodes_pods_are_few_and_leave_turns_for_small_ones(
     tmp_path: Path, bucket: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many large files as the agent writes at a time, and more: the stage-out of another pod waits for none of them."""
-    go, put = threading.Event(), uploads._put
+    """More large files of five pods than the agent writes at a time: six go on, and the stage-out of another pod waits for none."""
+    go, put, writing = threading.Event(), uploads._put, []
 
     def slow(call: Any, fd: int, *arguments: Any) -> Any:
-        assert os.fstat(fd).st_size <= 4 or go.wait(PATIENCE_S)
+        if os.fstat(fd).st_size > 4:
+            writing.append(fd)
+            assert go.wait(PATIENCE_S)
         return put(call, fd, *arguments)
 
     monkeypatch.setattr(uploads, "_put", slow)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(24))  # as the agent's process
     async with Served(Node(tmp_path / "n"), write_objects=True) as node:
-        uid, other = node.node.pod(), node.node.pod(name="other")
-        top, large = "s3://lab/large/", "x" * (9 << 20)
-        files = [delivered(node, uid, f"{number}", f"{top}{number}", large) for number in range(10)]
-        writing = [asyncio.create_task(write(node, uid, file, file[1], top)) for file in files]
+        top, large, asked = "s3://lab/large/", "x" * (9 << 20), []
+        for name in "abcde":
+            uid = node.node.pod(name=name)
+            for number in range(2):
+                file = delivered(node, uid, f"{number}", f"{top}{name}{number}", large)
+                asked.append(asyncio.create_task(write(node, uid, file, file[1], top, name=name)))
         await asyncio.sleep(0.5)
+        other = node.node.pod(name="other")
         small = delivered(node, other, "x", "s3://lab/x")
         try:
             async with asyncio.timeout(20):
                 assert (await write(node, other, small, small[1], small[1], name="other")).status == 200
+            assert len(writing) == 6
         finally:
             go.set()
-        assert {(await each).status for each in writing} == {200}
+        assert {(await each).status for each in asked} == {200}
 
 
 async def test_an_object_is_not_finished_for_a_pod_that_has_gone(

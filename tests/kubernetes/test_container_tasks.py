@@ -398,6 +398,45 @@ async def test_a_reference_on_a_shared_volume_is_read_from_the_nodes_copy(
         assert int(inode) != path.stat().st_ino
 
 
+async def test_a_large_file_that_goes_to_a_shared_volume_stays_on_its_node(
+    api: Connection, namespace: str, tmp_path: Path
+) -> None:
+    """Under its path and version, which are reported before the end. A task that reads it sees the file that the node kept."""
+    tmp_path.chmod(0o755)
+    # Where the claim lies: agents see what tasks see.
+    folder = tmp_path / "hollow" / "claims" / namespace / "lab"
+    nodes, shared = [NodeTemplate("node-0", cpu="16")], (SharedVolume("lab", str(folder)),)
+    async with KubeWorld(api, namespace, tmp_path, nodes, shared=shared) as world:
+        assert lab(world) == folder
+        folder.mkdir(parents=True)
+        cluster, ear, _ = await world.open()
+        bam = f"{folder}/a.bam"
+        write = task(step("head -c 40000000 /dev/zero > /out/a.bam"), outputs=(Delivered("/out/a.bam", bam),))
+        await cluster.launch([write])
+        end = await ear.ended(write.name)
+        assert (end.exit_code, end.reason, end.message) == (0, "", "")
+        found = (await cluster.fingerprints([bam], by_content=False))[bam]
+        assert isinstance(found, Fingerprint)
+        dataset = versioned(bam, found.version)
+        heard = [event for event in ear.heard if isinstance(event, ReplicaSeen | PodEnded)]
+        assert isinstance(heard[-1], PodEnded)
+        kept = {event.uri: event.size_bytes for event in heard[:-1] if isinstance(event, ReplicaSeen)}
+        assert kept == {dataset: 40_000_000}
+        read = task(
+            step(f"stat -c %i {bam}; wc -c < {bam}", stdout="/out/said"),
+            name="b",
+            inputs=(Placed(bam, source=bam, input="file-0"),),
+            stage_inputs=(InputFile("file-0", (dataset,)),),
+            outputs=(Delivered("/out/said", f"{folder}/said"),),
+        )
+        await cluster.launch([read])
+        end = await ear.ended(read.name)
+        assert (end.exit_code, end.reason, end.message) == (0, "", "")
+        inode, size = map(int, (folder / "said").read_text().split())
+        (own,) = (tmp_path / "agents").rglob("a.bam")
+        assert (inode, size) == (own.stat().st_ino, 40_000_000)
+
+
 def document(script: str) -> bytes:
     """A workflow of three shards of one container task, and of one that counts what they have made."""
     made = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -16,8 +17,10 @@ from flowsched.cluster.kubernetes.pods.container_task import files_variables
 from flowsched.cluster.kubernetes.step_messages import read_result
 from flowsched.cluster.kubernetes.steps import files as step_files
 from flowsched.cluster.kubernetes.steps.program import fitted
+from flowsched.cluster.local.runner import deliver
 from flowsched.cluster.local.runner.bounds import Bounds
 from flowsched.cluster.local.runner.image_places import ImagePlaces
+from flowsched.cluster.local.runner.trees import file_version
 from flowsched.cluster.node.container_paths import Refusal, SharedVolume, lay_out
 from flowsched.cluster.node.origins import Origins
 from flowsched.cluster.node.transfers import OriginSource, finish
@@ -420,6 +423,30 @@ def test_a_list_that_is_none_is_empty(listed: str) -> None:
     read = read_result(json.dumps({"delivered": listed}))
     assert read is not None
     assert read.files == ()
+
+
+def test_a_large_file_that_goes_to_a_shared_volume_has_a_version_and_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The version is that of the delivered file, the place that of the task's own one: the node's cache may take it."""
+
+    def link(*_: object, **__: object) -> None:
+        raise OSError(errno.EXDEV, "another disk")
+
+    monkeypatch.setattr(deliver.os, "link", link)
+    monkeypatch.setattr(deliver, "_SHARED_BYTES", 3)
+    shared = tmp_path / "shared"
+    outputs = tuple(Delivered(f"/out/{name}", f"{shared}/{name}") for name in ("large", "small"))
+    task = Task(tmp_path, Container((RUN,), outputs=outputs))
+    task.begin()
+    for name, text in (("large", "ACGT"), ("small", "ACG")):
+        (task.inputs / "d/0" / name).write_text(text)
+    task.ended(0)
+    told, own = task.deliver()["delivered"], (task.inputs / "d/0/large").stat()
+    assert told == [
+        ["/out/large", f"{shared}/large", 4, file_version((shared / "large").stat()), "d/0/large", own.st_ino, own.st_mtime_ns],
+        ["/out/small", f"{shared}/small", 3],
+    ]  # fmt: skip
 
 
 # --- object stores -------------------------------------------------------------------------------------------

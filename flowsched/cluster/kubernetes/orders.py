@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from flowsched.cluster.kubernetes.packing import unpacked
+from flowsched.cluster.local.runner.image_places import tidy
 from flowsched.cluster.local.runner.safe_paths import Unsafe, parts_of
 from flowsched.cluster.local.runner.uploads import is_s3
 from flowsched.cluster.node.cache import line_safe
@@ -80,21 +81,24 @@ class Order:
     expires_ms: int  #: wall clock; until then it can begin something
     delivers: tuple[
         tuple[str, bool], ...
-    ] = ()  #: the objects that it may deliver; with a slash at its end all below a folder; True = that is one dataset
+    ] = ()  #: the objects and paths that it may deliver; with a slash at its end all below a folder; True = that is one dataset
 
     def may_deliver(self, uri: str) -> bool:
-        """Whether an object of S3 is one of its outputs, or lies in a folder that is one."""
+        """Whether an object of S3, or a path of a shared volume, is one of its outputs, or lies in a folder that is one."""
+        if not is_uri(uri) or (uri.startswith("/") and uri != tidy(uri)):
+            return False
         above = accumulate(uri.split("/"), "{}/{}".format)
-        return is_uri(uri) and (uri in self._files or any(each in self._tops for each in above))
+        return uri in self.files or any(each in self.tops for each in above)
 
     @cached_property
-    def _files(self) -> frozenset[str]:
-        return frozenset(uri for uri, _ in self.delivers if is_s3(uri))
+    def files(self) -> frozenset[str]:
+        """All that it may deliver, as it is named."""
+        return frozenset(uri for uri, _ in self.delivers if is_target(uri))
 
     @cached_property
-    def _tops(self) -> frozenset[str]:
+    def tops(self) -> frozenset[str]:
         """Its folders, without the slash."""
-        return frozenset(top for uri in self._files if uri.endswith("/") and is_s3(top := uri.rstrip("/")))
+        return frozenset(top for uri in self.files if uri.endswith("/") and is_target(top := uri.rstrip("/")))
 
     @property
     def uris(self) -> tuple[str, ...]:
@@ -170,6 +174,11 @@ def is_uri(text: str) -> bool:
     return 0 < len(text) <= LONGEST_URI and not any(
         ord(char) < 0x20 or 0xD7FF < ord(char) < 0xE000 for char in text
     )
+
+
+def is_target(uri: str) -> bool:
+    """Whether a node's cache may keep what is delivered there: an object of S3, or a file of a shared volume."""
+    return is_s3(uri) or uri.startswith("/")
 
 
 def placed(stage_input: Input, names: Mapping[str, str]) -> Iterator[Placed]:

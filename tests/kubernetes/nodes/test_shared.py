@@ -115,21 +115,49 @@ async def test_each_node_reads_a_reference_of_the_shared_volume_once(installed: 
 
     def document(name: str) -> dict[str, Any]:
         script = f"stat -c %i {reference}; head -c 1 {reference}; echo; wc -c < {reference}"
-        step = {
-            "command": ["sh", "-c", script],
-            "image": image("debian").name,
-            "stdout": f"{shared}/{name}.said",
-        }
-        files = {
-            "inputs": [{"path": str(reference), "uri": str(reference)}],
-            "outputs": [{"path": f"{shared}/{name}.said", "uri": f"{shared}/{name}.said"}],
-        }
-        resources = {"cpu": "100m", "memory": "64Mi"}
-        return {
-            "name": "align",
-            "stages": [{"name": "task", "steps": [step], "files": files, "resources": resources}],
-        }
+        said = str(shared / f"{name}.said")
+        return one_task(script, {"inputs": [at(str(reference))], "outputs": [at(said)]}, stdout=said)
 
     before, after = await read("A"), await read("C")
     assert 1 <= len(before) <= 2
     assert 1 <= len(after) <= 2
+
+
+async def test_the_only_reader_of_a_delivered_file_sees_the_copy_of_its_node(installed: Installation) -> None:
+    """A task writes 40 MB to a path of its container, and flowsched delivers them to the shared volume. The next task sees another
+    file at that path: the one that the writer's node has kept. After a change it sees the new bytes.
+    """
+    bam, said, size = installed.shared_folder / "a.bam", installed.shared_folder / "seen", 40_000_000
+    write = one_task(
+        f"head -c {size} /dev/zero > /out/a.bam", {"outputs": [{"path": "/out/a.bam", "uri": str(bam)}]}
+    )
+    script = f"stat -c %i {bam}; head -c 1 {bam} | od -An -tx1; wc -c < {bam}"
+    read = one_task(script, {"inputs": [at(str(bam))], "outputs": [at(str(said))]}, stdout=str(said))
+
+    async def run(document: dict[str, Any]) -> None:
+        async with installed.client() as client:
+            await (await client.submit(document)).wait(200, check=True)
+
+    await run(write)
+    await run(read)
+    inode, first, count = said.read_text().split()
+    assert (first, int(count)) == ("00", size)
+    assert int(inode) != bam.stat().st_ino
+    bam.write_bytes(b"C" * size)
+    await run(read)
+    assert said.read_text().split()[1:] == ["43", str(size)]
+
+
+def at(path: str) -> dict[str, str]:
+    """A file of the shared volume, at the same path for a task."""
+    return {"path": path, "uri": path}
+
+
+def one_task(script: str, files: dict[str, Any], **step: str) -> dict[str, Any]:
+    """A document of one container task that runs a shell script."""
+    steps = [{"command": ["sh", "-c", script], "image": image("debian").name, **step}]
+    resources = {"cpu": "100m", "memory": "64Mi"}
+    return {
+        "name": "align",
+        "stages": [{"name": "task", "steps": steps, "files": files, "resources": resources}],
+    }

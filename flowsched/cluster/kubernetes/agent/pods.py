@@ -35,12 +35,12 @@ from flowsched.cluster.kubernetes.orders import Order, manifest, placed
 from flowsched.cluster.kubernetes.step_messages import Result
 from flowsched.cluster.local.runner import safe_paths
 from flowsched.cluster.local.runner.outputs import Refused, find_outputs
-from flowsched.cluster.local.runner.uploads import Stores
+from flowsched.cluster.local.runner.uploads import Stores, is_s3
 from flowsched.cluster.node.cache import Cache, Entry
 from flowsched.cluster.node.delivered import keep
 from flowsched.cluster.node.environment import gang_files
-from flowsched.cluster.node.origins import NotFetched
-from flowsched.executor.protocol import Roster
+from flowsched.cluster.node.origins import NotFetched, Origins
+from flowsched.executor.protocol import DeliveredFile, Roster
 from flowsched.log_lines import get_logger
 from flowsched.workflow.spec import Delivered
 
@@ -178,6 +178,7 @@ class Pods:
         clock: Wall-clock ms.
         link: Makes hard links.
         stores: The object stores that the agent writes to for pods; None = it writes to none.
+        origins: Has the shared volumes that the agent sees.
         used: Measures the usage of a pod's containers so far, where it can. Blocks.
         follow: Told of a pod's uid and name before its task starts, so that its logs can be kept. Blocks.
     """
@@ -194,6 +195,7 @@ class Pods:
         clock: Callable[[], int],
         link: Link,
         stores: Stores | None,
+        origins: Origins,
         used: Callable[[str], dict[str, int]] = lambda _: {},
         follow: Callable[[str, str], object] = lambda _uid, _name: None,
     ) -> None:
@@ -207,6 +209,7 @@ class Pods:
         self._clock = clock
         self._link = link
         self._stores = stores
+        self._origins = origins
         self._uploads = [asyncio.Semaphore(count) for count in _UPLOADS]
         self._used = used
         self._follow = follow
@@ -248,10 +251,9 @@ class Pods:
             return None
         await asyncio.to_thread(self._find_pod, request)
         self._begin(request)
-        if not request.order.may_deliver(file.uri):
-            raise OtherOrder(
-                f"the order of {request.order.pod} does not name {file.uri[:200]!r}: name an output as a folder if it is one"
-            )
+        if not (is_s3(file.uri) and request.order.may_deliver(file.uri)):
+            named = f"the order of {request.order.pod} does not name {file.uri[:200]!r}"
+            raise OtherOrder(f"{named}: name an output as a folder if it is one")
 
         def send() -> dict[str, Any]:
             *above, name = safe_paths.parts_of(file.place)
@@ -460,12 +462,19 @@ class Pods:
         return outcome
 
     def _keep(self, request: Request) -> list[Entry]:
-        """Make datasets of the objects that the pod has delivered, but only to the URIs of its order."""
+        """Make datasets of the files that the pod has delivered, but only to the URIs of its order."""
         order, volume = request.order, self._volumes.path(request.uid, INPUTS)
         listed = Result(delivered=request.delivered).placed(str(volume))
-        files = [each for each in listed if order.may_deliver(each.uri)]
+        files = [each for each in listed if order.may_deliver(each.uri) and self._is_seen(each)]
         outputs = [Delivered("", uri, folder) for uri, folder in order.delivers]
         return keep(self._cache, volume, outputs, files, self._cache.limit_bytes)
+
+    def _is_seen(self, file: DeliveredFile) -> bool:
+        """Whether the next task's look can find this version: that of an object comes from its store; a path is looked at here."""
+        try:
+            return is_s3(file.uri) or self._origins.fingerprint(file.uri).version == file.version
+        except (NotFetched, safe_paths.Unsafe, OSError):
+            return False
 
     def _find_outputs(self, request: Request) -> tuple[dict[str, Any], ...]:
         with self._volumes.open(request.uid, WORK) as work:

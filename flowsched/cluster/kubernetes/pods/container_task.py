@@ -21,12 +21,11 @@ from msgspec import structs
 from flowsched.cluster.kubernetes.agent_keys import signing_key_of
 from flowsched.cluster.kubernetes.objects.names import SecretKey, address_below, secret_key, service_host
 from flowsched.cluster.kubernetes.objects.release import INPUTS, WORK, GroupRef, ReleaseSettings
-from flowsched.cluster.kubernetes.orders import sign
+from flowsched.cluster.kubernetes.orders import is_target, sign
 from flowsched.cluster.kubernetes.packing import pack
 from flowsched.cluster.local.orders import OF_THE_IMAGE, inside
 from flowsched.cluster.local.runner.image_places import tidy
 from flowsched.cluster.local.runner.patterns import is_pattern
-from flowsched.cluster.local.runner.uploads import is_s3
 from flowsched.cluster.node.cache import file_name
 from flowsched.cluster.node.container_paths import Layout, Refusal, local_path, stdio_of
 from flowsched.cluster.node.environment import Address, Paths, ceil_cores, environment, expand
@@ -374,18 +373,13 @@ def order_of(
         "folders": sorted((parents - {"."}) | {TEMPORARY}),
         "gang": _gang_order(pod, service) if pod.gang else None,
         "expires_ms": expires_ms,
-        "delivers": _delivers(_delivered(pod.container) if pod.container is not None else ()),
+        "delivers": [
+            (f"{top}/" if wild or output.directory else top, output.directory and not wild)
+            for output in (_delivered(pod.container) if pod.container is not None else ())
+            for top, wild in [((local_path(output.uri) or output.uri).rstrip("/"), is_pattern(output.path))]
+            if is_target(top)
+        ],
     }
-
-
-def _delivers(outputs: Iterable[Delivered]) -> list[tuple[str, bool]]:
-    """As `orders.Order.delivers`: a folder and a wildcard give everything below their uri, any other output one object."""
-    found = []
-    for output in outputs:
-        if is_s3(output.uri):
-            wild, top = is_pattern(output.path), output.uri.rstrip("/")
-            found.append((f"{top}/" if wild or output.directory else top, output.directory and not wild))
-    return found
 
 
 def _gang_order(pod: Pod, service: str) -> dict[str, Any]:

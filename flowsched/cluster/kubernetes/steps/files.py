@@ -175,8 +175,9 @@ def deliver(env: Env, ask: Ask | None = None) -> Message:
         ask: Asks the node's agent to write an object; None = there is no agent.
 
     Returns:
-        `delivered` ([path, uri, bytes] of each file, of an object also its version, and of one whose file lies in the pod's volume
-        `inputs` also its path there, inode and time of change), `stdio` (the ends of the steps' files), `reason` and `message`.
+        `delivered` ([path, uri, bytes] of each file; of an object and of a large file that was copied to a shared volume also its
+        version, and if the task's own file lies in the pod's volume `inputs`, its path there, inode and time of change), `stdio`
+        (the ends of the steps' files), `reason` and `message`.
     """
     order = _order(env)
     places = _places(order, env)
@@ -198,7 +199,7 @@ def deliver(env: Env, ask: Ask | None = None) -> Message:
         for each in files:
             record = [each["path"], each["uri"], each["size"], *filter(None, [each["version"]])]
             place: Json = each.get("place", {"path": ""})  # type: ignore[assignment]
-            if is_s3(str(each["uri"])) and place["path"].startswith(room) and len(files) <= _MOST_PLACED:
+            if place["path"].startswith(room) and len(files) <= _MOST_PLACED:
                 record += [place["path"].removeprefix(room), place["inode"], place["mtime_ns"]]
             message["delivered"].append(record)
     if failed is not None:
