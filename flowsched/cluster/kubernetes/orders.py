@@ -81,24 +81,21 @@ class Order:
     expires_ms: int  #: wall clock; until then it can begin something
     delivers: tuple[
         tuple[str, bool], ...
-    ] = ()  #: the objects and paths that it may deliver; with a slash at its end all below a folder; True = that is one dataset
+    ] = ()  #: the objects and paths that it may deliver; True = a folder is one dataset
 
     def may_deliver(self, uri: str) -> bool:
-        """Whether an object of S3, or a path of a shared volume, is one of its outputs, or lies in a folder that is one."""
+        """Whether an object of S3, or a path of a shared volume, is one of its outputs, or lies below one: a step may leave a folder
+        where a file was named, as Nextflow's `path 'db'` does.
+        """
         if not is_uri(uri) or (uri.startswith("/") and uri != tidy(uri)):
             return False
         above = accumulate(uri.split("/"), "{}/{}".format)
-        return uri in self.files or any(each in self.tops for each in above)
-
-    @cached_property
-    def files(self) -> frozenset[str]:
-        """All that it may deliver, as it is named."""
-        return frozenset(uri for uri, _ in self.delivers if is_target(uri))
+        return any(each in self.tops for each in above)
 
     @cached_property
     def tops(self) -> frozenset[str]:
-        """Its folders, without the slash."""
-        return frozenset(top for uri in self.files if uri.endswith("/") and is_target(top := uri.rstrip("/")))
+        """The files and folders that it may deliver, without the slash."""
+        return frozenset(top for uri, _ in self.delivers if is_target(top := uri.rstrip("/")))
 
     @property
     def uris(self) -> tuple[str, ...]:

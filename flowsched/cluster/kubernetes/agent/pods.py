@@ -252,8 +252,7 @@ class Pods:
         await asyncio.to_thread(self._find_pod, request)
         self._begin(request)
         if not (is_s3(file.uri) and request.order.may_deliver(file.uri)):
-            named = f"the order of {request.order.pod} does not name {file.uri[:200]!r}"
-            raise OtherOrder(f"{named}: name an output as a folder if it is one")
+            raise OtherOrder(f"the order of {request.order.pod} does not name {file.uri[:200]!r}")
 
         def send() -> dict[str, Any]:
             *above, name = safe_paths.parts_of(file.place)
