@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from aiohttp import web
 import flowsched
 from flowsched import app, errors
 from flowsched.app import EngineSettings
+from flowsched.control.leading import dispatch
 from flowsched.control.planning.plans import LateRanks
+from flowsched.engine.step import step
 from flowsched.errors import FlowschedError, NotFound, Unavailable
 from flowsched.store import plans
 
@@ -179,6 +182,31 @@ async def test_ranks_follow_what_was_learned(client: flowsched.Client, service: 
     found = (await client.get_plan(made.id)).ranks
     assert (found[merge].learned, found[merge].rank_ms) == (True, 4_000)
     assert found["HaplotypeCallerGvcf.HaplotypeCaller"].rank_ms == 8_000
+
+
+async def test_ranks_wait_for_the_step_that_changes_what_was_learned(
+    client: flowsched.Client, service: app.Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks without the learned runtimes are minutes, and stay in documents of calls. A busy machine has each step in a thread."""
+    made = await client.plan(WDL, inputs=INPUTS)
+    merge = "HaplotypeCallerGvcf.MergeGvcfs"
+    service.service._leader.dispatcher.state.work.estimates.learn(merge, "task", 4_000)
+    begun, released = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        begun.set()
+        released.wait(60)
+        return step(*arguments, **named)
+
+    monkeypatch.setattr(dispatch, "LONG_S", -1.0)
+    monkeypatch.setattr(dispatch, "step", slow)
+    await client.submit(call_of("r4", "NoSuchCall"))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    asked = asyncio.create_task(client.get_plan(made.id))
+    await asyncio.wait([asked], timeout=0.5)
+    released.set()
+    assert (await asked).ranks[merge].rank_ms == 4_000
 
 
 async def test_a_run_of_cromwell_is_planned_on_request(

@@ -166,11 +166,16 @@ class Leader:
         self.metrics = Metrics()
         self._changes: list[_Change] = []  #: told while a term recovered
 
-    def runtimes(self, names: Collection[str]) -> dict[str, int]:
-        """Learned runtimes of tasks: name of their workflow -> ms. Empty where this process does not lead."""
-        if self.dispatcher is None or not self.dispatcher.at_rest:
+    async def runtimes(self, names: Collection[str]) -> dict[str, int]:
+        """Learned runtimes of tasks: name of their workflow -> ms. Empty where this process does not lead.
+
+        It waits for the step that is under way: ranks without the learned runtimes would be minutes beside seconds.
+        """
+        dispatcher = self.dispatcher
+        if dispatcher is None:
             return {}
-        return self.dispatcher.state.work.estimates.named(names)
+        await dispatcher.rest()
+        return dispatcher.state.work.estimates.named(names)
 
     def standing(self, counted: Mapping[str, int]) -> Standing:
         """How this process stands, for metrics. `counted`: what its executor counts."""

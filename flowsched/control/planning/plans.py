@@ -351,7 +351,7 @@ class PlanBook:
         planning: Planning,
         cromwell: Cromwell,
         *,
-        learned: Callable[[Collection[str]], Mapping[str, int]],
+        learned: Callable[[Collection[str]], Awaitable[Mapping[str, int]]],
         clock: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
@@ -393,7 +393,7 @@ class PlanBook:
                 sizes=body.sizes,
                 contents=body.contents,
             )
-        return self._view(*await self._make(job, run))
+        return await self._view(*await self._make(job, run))
 
     async def _make(self, job: PlanJob, run: str) -> tuple[PlanRow, Plan]:
         plan = await self._planning.plan(job)
@@ -411,7 +411,7 @@ class PlanBook:
             NotFound: There is none.
         """
         row, raw = await self._stored.get(ident)
-        return self._view(row, from_json(raw))
+        return await self._view(row, from_json(raw))
 
     async def list(
         self, *, limit: int = 100, page_token: str | None = None, run: str | None = None
@@ -439,13 +439,13 @@ class PlanBook:
         self._known.clear()
         return view_of(PlanSummary, row, url=_url(row))
 
-    def _view(self, row: PlanRow, plan: Plan) -> PlanView:
+    async def _view(self, row: PlanRow, plan: Plan) -> PlanView:
         return view_of(
             PlanView,
             row,
             url=_url(row),
             plan=plan,
-            ranks=self._ranks(plan),
+            ranks=await self._ranks(plan),
             stages=stages(plan),
             files={uri: list(nodes) for uri, nodes in prefetch(plan).items()},
         )
@@ -463,7 +463,7 @@ class PlanBook:
         known = self._known.get(key)
         if known is None or now - known[0] > FRESH_MS:
             plan = await self._found(label, call.run)
-            known = (now, plan, {} if plan is None else self._ranks(plan))
+            known = (now, plan, {} if plan is None else await self._ranks(plan))
             self._known[key] = known
             self._known.move_to_end(key)
             while len(self._known) > _MOST_KNOWN:
@@ -512,7 +512,7 @@ class PlanBook:
         root = UUID.search(run)
         return None if root is None else self._wanted.why_not(root[0])
 
-    def _ranks(self, plan: Plan) -> dict[str, RankPlan]:
+    async def _ranks(self, plan: Plan) -> dict[str, RankPlan]:
         """By what was learned of the plan's calls under the names of their tasks here.
 
         A call is what its engine calls it: its path (miniwdl, Cromwell's config backend) or `workflow.call` (Cromwell over TES).
@@ -522,7 +522,7 @@ class PlanBook:
         own = {node.path: (node.path, f"{node.workflow}.{node.call}") for node in plan.nodes}
         bare = {node.path: (node.call, node.task) for node in plan.nodes}
         for names in (own, bare):
-            learned = self._learned({name for each in names.values() for name in each})
+            learned = await self._learned({name for each in names.values() for name in each})
             if learned:
                 break
         return ranks(
