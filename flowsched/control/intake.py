@@ -97,8 +97,10 @@ class Intake:
                 continue
 
     async def catch_up(self) -> None:
-        """Before a step that takes place anyway: it knows all that has been accepted, also what a pause holds back."""
-        if self._wake.is_set():
+        """Before a step that takes place anyway: it knows all that has been accepted, also what a pause holds back, and what a look
+        has found of which the files are being measured.
+        """
+        if self._wake.is_set() or self._looking.locked():
             await self._poll()
 
     async def _poll(self) -> None:

@@ -20,6 +20,7 @@ from flowsched.store.database import Database
 from flowsched.store.workflows import Workflows
 from flowsched.workflow.document.decode import decode_workflow
 from flowsched.workflow.run.run import WorkflowRun
+from flowsched.workflow.spec import WorkflowSpec
 from tests.house.second_ways import needs
 
 SPEC = decode_workflow(b'{"name": "one", "stages": [{"name": "one", "command": ["true"]}]}')
@@ -152,11 +153,46 @@ async def test_files_of_unknown_size_are_measured_again_until_their_run_ends(
     assert executor.asked == [["/nfs/w0", "/nfs/w1", "/nfs/w2"], ["/nfs/w1"], ["/nfs/w1"]]
 
 
+@needs("remembered_documents")
+async def test_a_step_waits_for_the_look_that_is_under_way(tmp_path: Path, monkeypatch: Any) -> None:
+    """Else a workflow whose files are being measured comes to the step after it, and a later one takes its place."""
+    measured = asyncio.Event()
+
+    class Slower(Sizes):
+        async def placed_sizes(self, paths: Sequence[str]) -> dict[str, int]:
+            await measured.wait()
+            return await super().placed_sizes(paths)
+
+    class Accepting(Workflows):
+        async def accepted_after(self, seq: int) -> Any:
+            return [("w1", 1)] if seq < 1 else []
+
+    monkeypatch.setattr(intake, "Workflows", Accepting)
+    dispatcher, executor = Slow(started=False), Slower()
+    async with await Database.open(str(tmp_path / "intake.db")) as database:
+        documents = Documents(Workflows(database))
+        documents.keep("w1", reading_spec("w1"), 64)
+        made = Intake(
+            database, documents, cast("Any", dispatcher), cast("Any", executor), last_seq=0, clock=lambda: 0
+        )
+        made.wake(urgent=False)
+        looks = [asyncio.create_task(made.catch_up()) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        assert not any(look.done() for look in looks)
+        measured.set()
+        await asyncio.gather(*looks)
+    assert [event.run.id for event in dispatcher.reported] == ["w1"]
+
+
 def reading(state: EngineState, ident: str) -> WorkflowRun:
     """A run that reads one file where it lies."""
+    return make_run(state, ident, reading_spec(ident), 1)
+
+
+def reading_spec(ident: str) -> WorkflowSpec:
     stage = {
         "name": "a",
         "steps": [{"command": ["x"]}],
         "files": {"inputs": [{"path": "/i", "uri": f"/nfs/{ident}"}]},
     }
-    return make_run(state, ident, decode_workflow(json.dumps({"name": ident, "stages": [stage]}).encode()), 1)
+    return decode_workflow(json.dumps({"name": ident, "stages": [stage]}).encode())
