@@ -19,6 +19,7 @@ from flowsched.cluster.local.virtual_nodes import virtual_nodes
 from flowsched.cluster.node.cache import Cache
 from flowsched.errors import Unavailable
 from flowsched.executor.protocol import GangSeat, InputFile, OutputFile, PodEnded, Roster, Transfer
+from flowsched.workflow.spec import Container, Left, Mount, Step
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
 from tests.cluster.test_crashes import living, until
@@ -394,20 +395,46 @@ async def test_logs_are_read_in_pieces(real_world: RealWorld) -> None:
     assert await cluster.logs("a", "../pod.json", 0, 100) == (b"", False)
 
 
-async def test_a_cluster_that_starts_reads_no_log(real_world: RealWorld) -> None:
-    """Its service is asked before, by whoever polls on. Which attempts have ended is not known yet."""
-    cluster, _, _ = await real_world.open()
-    await cluster.launch([shell("a", "echo up; sleep 60")])
+async def test_a_cluster_answers_no_request_before_its_start_and_after_its_stop(
+    real_world: RealWorld, tmp_path: Path
+) -> None:
+    """The service answers clients then, too. Which attempts have ended, and where datasets are, is not known."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch(
+        [
+            shell("a", "echo up; sleep 60"),
+            shell("b", "echo x > o", outputs=(OutputFile("o", "o", "flowsched:b/o"),)),
+        ]
+    )
+    await ear.ended("b")
     await real_world.drop()
     again = LocalCluster(real_world.root, virtual_nodes(2))
-    assert not again.knows_log_sizes
-    for reading in (again.logs("a", "stdout", 0, 10), again.log_size("a", "stdout")):
-        with pytest.raises(Unavailable, match="starts its local cluster"):
-            await reading
+
+    async def refuses() -> None:
+        assert not again.knows_log_sizes
+        for request in (
+            again.logs("a", "stdout", 0, 10),
+            again.log_size("a", "stdout"),
+            again.open_dataset("flowsched:b/o", ()),
+        ):
+            with pytest.raises(Unavailable, match="starts or stops its local cluster"):
+                await request
+
+    await refuses()
+    left = Container(
+        (Step(("true",)),), mounts=(Mount(str(tmp_path), "/out"),), leave=(Left("/out/left", "cancelled"),)
+    )
+    await again.leave([left])
+    assert (tmp_path / "left").read_text() == "cancelled"
     await again.start()
     assert again.knows_log_sizes
     assert (await again.logs("a", "stdout", 0, 10))[1]
+    assert (opened := await again.open_dataset("flowsched:b/o", ())) is not None
+    assert b"".join([chunk async for chunk in opened.chunks]) == b"x\n"
     await again.stop()
+    await refuses()
+    with pytest.raises(Unavailable, match="starts or stops"):
+        await again.leave([left])
 
 
 async def all_expired(workflows: Collection[str]) -> Collection[str]:

@@ -69,7 +69,7 @@ ROOT_WAIT_S: Final = 5.0
 #: Between two looks at what has been killed.
 _DYING_S: Final = 0.01
 _LOGS: Final = ("stdout", "stderr")
-_STARTING: Final = "the service starts its local cluster: logs are there in a moment"
+_NOT_OPEN: Final = "the service starts or stops its local cluster: ask again in a moment"
 
 
 class LocalCluster(Executor):
@@ -116,6 +116,8 @@ class LocalCluster(Executor):
         self._beside = tuple(beside)
         self._containers = containers or ContainerSettings()
         self._origins = origins or Origins()
+        if self._origins.bounds is None:
+            self._origins = replace(self._origins, bounds=Bounds(str(folder)))
         self._command = tuple(command)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="attempts")
         self._eyes = ThreadPoolExecutor(2, thread_name_prefix="watching")  # not behind a long launch
@@ -140,7 +142,7 @@ class LocalCluster(Executor):
 
     @property
     def file_copies(self) -> FileCopies:
-        """Of nodes with links of their own. Without its image a program has this machine's paths, but for those that move."""
+        """Where nodes have links of their own. A program without an image sees this machine's paths, but for those that move."""
         if self._in_place:
             return "never"
         return "moved" if self._containers.images == "ignore" else "always"
@@ -160,8 +162,6 @@ class LocalCluster(Executor):
                     f"process {pid} runs the local cluster in {site.root}: stop it, or use another folder"
                 ),
             )
-        if self._origins.bounds is None:
-            self._origins = replace(self._origins, bounds=Bounds(str(site.root)))
         # 1. The attempts: their folders, and what runners have written of them.
         self._attempts = Attempts(site.root, list(site.nodes))
         await self._in_thread(self._attempts.open)
@@ -252,6 +252,7 @@ class LocalCluster(Executor):
             return
         self._is_closed = True
         if self._is_open:
+            self._is_open = False
             await self._swept
             await self._loops.close()
             await self._launch.close()
@@ -362,7 +363,12 @@ class LocalCluster(Executor):
         return {node: (t.in_bytes, t.out_bytes) for node, t in self._staging.traffic.items()}
 
     async def open_dataset(self, uri: str, nodes: Sequence[str]) -> Opened | None:
-        """Read a dataset from the first cache that has it, block by block in threads; None if none has."""
+        """Read a dataset from the first cache that has it, block by block in threads; None if none has.
+
+        Raises:
+            Unavailable: It starts or stops: which datasets the caches have is not known yet.
+        """
+        self._check_open()
         for node in dict.fromkeys((*(node for node in nodes if node in self._caches), *self._caches)):
             opened = await open_dataset(self._caches[node], uri)
             if opened is not None:
@@ -400,6 +406,15 @@ class LocalCluster(Executor):
         """Ask the container engine."""
         return await self._images.digests(names)
 
+    def _check_open(self) -> None:
+        """Refuse a client's request: the service answers clients before `start` has ended, and while it stops.
+
+        Raises:
+            Unavailable: It starts or stops.
+        """
+        if not self._is_open:
+            raise Unavailable(_NOT_OPEN)
+
     # --- what attempts have left -----------------------------------------------------------------------------
 
     async def logs(
@@ -408,10 +423,9 @@ class LocalCluster(Executor):
         """Bytes of `stdout` or `stderr` from `offset`, and whether more may come.
 
         Raises:
-            Unavailable: It is starting: which attempts have ended is not known yet.
+            Unavailable: It starts or stops: which attempts have ended is not known yet.
         """
-        if not self._is_open:
-            raise Unavailable(_STARTING)
+        self._check_open()
         return await self._in_thread(self._read_log, name, stream, offset, limit)
 
     def _read_log(self, name: str, stream: str, offset: int, limit: int) -> tuple[bytes, bool]:
@@ -437,10 +451,9 @@ class LocalCluster(Executor):
         """The size of a log file.
 
         Raises:
-            Unavailable: It is starting.
+            Unavailable: It starts or stops.
         """
-        if not self._is_open:
-            raise Unavailable(_STARTING)
+        self._check_open()
         return await self._in_thread(self._size_log, name, stream)
 
     def _size_log(self, name: str, stream: str) -> int:
@@ -452,7 +465,13 @@ class LocalCluster(Executor):
         return 0
 
     async def leave(self, containers: Sequence[Container]) -> None:
-        """Write what cancelled container tasks leave, in a thread: its folder may be on a network."""
+        """Write what cancelled container tasks leave, in a thread: its folder may be on a network.
+
+        Raises:
+            Unavailable: It stops.
+        """
+        if self._is_closed:
+            raise Unavailable(_NOT_OPEN)
         await self._in_thread(self._leave, containers)
 
     def _leave(self, containers: Sequence[Container]) -> None:
