@@ -20,6 +20,8 @@ VARIABLE = "FLOWSCHED_RERUN_FAILED"
 #: Longer than the timeout of one test and its fixtures (`timeout` in pyproject.toml).
 ALONE_S = 900
 SHOWN_LINES = 60
+#: Of a first failure, right before pytest's last line: CI shows the ends of what it prints, and cuts the middle out.
+ASSERTED_LINES, ASSERTED_CHARACTERS = 12, 300
 #: Variables that a worker of pytest-xdist and a running test set; a process of its own starts without them.
 OF_A_WORKER = ("PYTEST_XDIST_", "PYTEST_CURRENT_TEST")
 
@@ -80,8 +82,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.OK
 
 
+def _asserted(report: pytest.TestReport) -> list[str]:
+    """Where and how a test failed: the place, and the lines that pytest marks with E, the assertion first."""
+    text = report.longreprtext.splitlines()
+    crash = getattr(report.longrepr, "reprcrash", None)
+    found = [f"{crash.path}:{crash.lineno}", *crash.message.splitlines()] if crash else text[-ASSERTED_LINES:]
+    return [f"E   {line[:ASSERTED_CHARACTERS]}" for line in found[:ASSERTED_LINES]]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the flaky tests right before pytest's last line, each with how it failed the first time."""
+    """Name the flaky tests right before pytest's last line, each with how it failed the first time.
+
+    The whole failures come before: a long one must not push the names and the assertions out of what CI shows.
+    """
     reports = terminalreporter.stats.get("flaky", [])
     for report in reports:
         terminalreporter.write_sep("_", f"first failure of {report.nodeid}")
@@ -90,3 +103,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_sep("=", "flaky tests: failed among the others, passed alone")
     for node in dict.fromkeys(report.nodeid for report in reports):
         terminalreporter.write_line(f"FLAKY {node}")
+        for line in [line for report in reports if report.nodeid == node for line in _asserted(report)]:
+            terminalreporter.write_line(line)

@@ -55,13 +55,28 @@ def run(folder: Path, *bodies: str, allowed: int = 5, xdist: bool = False) -> tu
 
 @pytest.mark.parametrize("xdist", [False, True])
 def test_a_test_that_passes_alone_is_named_and_does_not_fail_the_run(tmp_path: Path, xdist: bool) -> None:
-    """The name stands right above pytest's own last line, which counts it."""
+    """The name and the assertion stand right above pytest's own last line, which counts it."""
     code, printed = run(tmp_path, FLAKY, FINE, xdist=xdist)
     assert code == 0
-    *_, before_last, last = printed.splitlines()
-    assert before_last == "FLAKY test_0.py::test_flaky"
+    *_, name, place, why, last = printed.splitlines()
+    assert name == "FLAKY test_0.py::test_flaky"
+    assert place.startswith("E   ")
+    assert place.endswith("test_0.py:7")
+    assert why == "E   AssertionError: only the first time"
     assert "1 passed, 1 flaky" in last
-    assert "only the first time" in printed
+
+
+def test_the_assertion_of_a_long_first_failure_is_among_the_last_lines(tmp_path: Path) -> None:
+    """CI shows the ends of what it prints. Of a comparison of long values the assertion comes first, and is cut."""
+    long = FLAKY.replace(
+        'raise AssertionError("only the first time")',
+        "assert {n: n for n in range(9_000)} == {n: 1 for n in range(9_000)}",
+    )
+    code, printed = run(tmp_path, long, FINE)
+    assert code == 0
+    end = "\n".join(printed.splitlines()[-14:])
+    assert "E   AssertionError: assert {0: 0, 1: 1, 2: 2," in end
+    assert len(end) < 5_000
 
 
 def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
