@@ -86,47 +86,64 @@ def direct_demand(
 ) -> Demand:
     """The rates that a pod requests from a shared storage: the declared ones; else its bytes over its runtime alone.
 
-    The bytes are the declared ones, and where all data are mounted its inputs and outputs. Else they are those of the files that
-    its container reads in place, and what its kind writes if it delivers outputs there or mounts a folder of it; else the learned
-    ones. Each node reads an input of all shards once, if it gets copies. The time is that of its CPU where that was learned, else
-    its user's estimate, plus that of moving its bytes. Where neither is known the rates are 0: how long others took shows only how
-    full the storage was.
+    The runtime alone is the time in which it computes, plus that of moving its bytes. Where the first is not known the rates are 0.
     """
-    io, spec = traffic_of(stage.spec, role), stage.spec
-    kind = run.spec.kind_of(spec)
-    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
+    io = traffic_of(stage.spec, role)
     if io.read_rate or io.write_rate:
         return Demand(direct=_asked(storage, io.read_rate, io.write_rate))
-    read, wrote = io.read_bytes, io.write_bytes
-    knows = len(spec.roles) == 1 and state.work.estimates.samples(*kind) >= ENOUGH
-    if not io.storage and not state.policy.mounted:
-        read, wrote = (state.work.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
-        read = run.placed_bytes.get(stage.number, read if knows else 0)
-        assert spec.container is not None  # its files in place lie there
-        folders = [each.source for each in spec.container.mounts if not each.read_only]
-        places = (*folders, *(each.uri for each in spec.container.outputs))
-        there = any(storage_at(state.policy.profile.storages, place) == storage for place in places)
-        wrote = wrote if knows and there else 0
-    elif not io.storage:
-        nodes = max(1, len(state.cluster.snapshot))
-        read += size if private(stage) or spec.tasks <= nodes else size * nodes // spec.tasks
-        wrote = max(wrote, spec.estimate.output_bytes or state.work.estimates.output_bytes(*kind, size) or 0)
-    elif not read and not wrote and knows:
-        read, wrote = (state.work.estimates.bytes_of(*kind, column, size) for column in (READ, WRITTEN))
-    cpu, cores = state.work.estimates.trend(*kind, CPU), -(-spec.roles[role].resources.cpu_millicores // 1000)
-    alone_ms: int | None = spec.estimate.runtime_ms
-    if cpu is not None and cpu.samples >= ENOUGH and len(spec.roles) == 1:
-        alone_ms = cpu.at(size) // max(1, cores)
+    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
+    alone_ms = _computes_ms(state, run, stage, role, size)
     if alone_ms is None:
         return Demand()
+    read, wrote = _moved_bytes(state, run, stage, role, size, storage)
     alone_ms += sum(
         moved * 1000 // rate
         for moved, rate in ((read, storage.read_rate), (wrote, storage.write_rate))
         if rate
     )
-    over, factor = max(1, alone_ms * BURSTS), correction(state, kind)
+    over, factor = max(1, alone_ms * BURSTS), correction(state, run.spec.kind_of(stage.spec))
     asked = _asked(storage, read * factor // over, wrote * factor // over)
     return Demand(moved=rounded(read + wrote) if asked else 0, direct=asked, learned=factor)
+
+
+def _computes_ms(state: EngineState, run: WorkflowRun, stage: StageRun, role: int, size: int) -> int | None:
+    """The time of a pod's CPU where that was learned, else its user's estimate; None where neither is known: the runtimes of others
+    show only how full the storage was.
+    """
+    spec = stage.spec
+    cpu = state.work.estimates.trend(*run.spec.kind_of(spec), CPU)
+    if cpu is None or cpu.samples < ENOUGH or len(spec.roles) > 1:
+        return spec.estimate.runtime_ms
+    return cpu.at(size) // max(1, -(-spec.roles[role].resources.cpu_millicores // 1000))
+
+
+def _moved_bytes(
+    state: EngineState, run: WorkflowRun, stage: StageRun, role: int, size: int, storage: Storage
+) -> tuple[int, int]:
+    """The bytes that a pod reads from a shared storage, and those that it writes there.
+
+    They are the declared ones, and where all data are mounted its inputs and outputs. Where its document names no storage they are
+    those of the files that its container reads in place, and what its kind writes if it delivers outputs there or mounts a folder
+    of it; else the learned ones. Each node reads an input of all shards once, if it gets copies.
+    """
+    io, spec, estimates = traffic_of(stage.spec, role), stage.spec, state.work.estimates
+    kind = run.spec.kind_of(spec)
+    knows = len(spec.roles) == 1 and estimates.samples(*kind) >= ENOUGH
+    if state.policy.mounted and not io.storage:
+        nodes = max(1, len(state.cluster.snapshot))
+        reads = size if private(stage) or spec.tasks <= nodes else size * nodes // spec.tasks
+        writes = spec.estimate.output_bytes or estimates.output_bytes(*kind, size) or 0
+        return io.read_bytes + reads, max(io.write_bytes, writes)
+    if io.storage and (io.read_bytes or io.write_bytes or not knows):
+        return io.read_bytes, io.write_bytes
+    read, wrote = (estimates.bytes_of(*kind, column, size) if knows else 0 for column in (READ, WRITTEN))
+    if io.storage:
+        return read, wrote
+    assert spec.container is not None  # its files in place lie there
+    folders = [each.source for each in spec.container.mounts if not each.read_only]
+    places = (*folders, *(each.uri for each in spec.container.outputs))
+    there = any(storage_at(state.policy.profile.storages, place) == storage for place in places)
+    return run.placed_bytes.get(stage.number, read), wrote if there else 0
 
 
 def _asked(storage: Storage, read: int, wrote: int) -> tuple[tuple[str, int], ...]:

@@ -89,29 +89,46 @@ def dataset_ids(
 
 def needed(state: EngineState) -> set[int]:
     """The datasets that runs read or have written, tasks wait for, pods read, or transfers carry."""
-    data, catalogue = state.data, state.cluster.catalogue
+    return _moved(state) | _waited_for(state) | _named_by_runs(state)
+
+
+def _moved(state: EngineState) -> set[int]:
+    """The datasets that transfers carry or are to carry, and those that pods read from a cache."""
+    data, caches = state.data, state.cluster.catalogue.caches
     found = data.wanted.datasets() | data.foreseen.datasets()
     for pairs in (data.moving, data.coming_in, data.backoff, data.read_from, data.pushes):
         found.update([pair[0] for pair in pairs])
     for group in data.staging.values():
         found.update([dataset for dataset, _ in group.pending])
+    if caches is not None:
+        found.update([dataset for cache in caches.of.values() for dataset in cache.pinned])
+        found.update(state.caches.outside)
+    return found
+
+
+def _waited_for(state: EngineState) -> set[int]:
+    """The datasets that waiting tasks read."""
+    found: set[int] = set()
     for inputs in state.work.inputs.values():
         found.update(inputs or ())
     for bags in state.work.bags.values():
         found.update([dataset for each in bags.candidates for dataset in each.group.reads])
     for refused in state.round.refused.values():
         found.update(refused.reads)
-    if catalogue.caches is not None:
-        found.update([dataset for cache in catalogue.caches.of.values() for dataset in cache.pinned])
-        found.update(state.caches.outside)
+    return found
+
+
+def _named_by_runs(state: EngineState) -> set[int]:
+    """The datasets that runs have written, and their inputs from outside, in each version."""
+    catalogue = state.cluster.catalogue
+    found: set[int | None] = set()
     for run in state.work.runs.values():
         names = [output.uri for shards in run.outputs.values() for output in shards.values()]
-        ids = [catalogue.find(name) for name in (*names, *run.versions.values())]
+        found.update([catalogue.find(name) for name in (*names, *run.versions.values())])
         for stage in run.stages:
             for uri in uris_outside(stage, range(stage.spec.width)):
-                ids += [catalogue.find(uri), catalogue.newest.get(uri)]
-        found.update([dataset for dataset in ids if dataset is not None])
-    return found
+                found.update((catalogue.find(uri), catalogue.newest.get(uri)))
+    return {dataset for dataset in found if dataset is not None}
 
 
 def _reads_no_shards(run: WorkflowRun, spec: InputSpec) -> bool:
