@@ -33,15 +33,16 @@ State = Literal[
     "UNKNOWN", "QUEUED", "INITIALIZING", "RUNNING", "PAUSED", "COMPLETE", "EXECUTOR_ERROR", "SYSTEM_ERROR",
     "CANCELED", "PREEMPTED", "CANCELING",
 ]  # fmt: skip
+PageToken = Annotated[str, msgspec.Meta(description="`next_page_token` of the page before.")]
 
 
-class TesQuery(Query, frozen=True, kw_only=True):
-    """Parameters of a TES route: what is not known is ignored, as other servers do."""
+class Ga4ghQuery(Query, frozen=True, kw_only=True):
+    """Parameters of a TES or WES route. Like other servers, this one ignores those that it does not know."""
 
     strict: ClassVar[bool] = False
 
 
-class ViewQuery(TesQuery, frozen=True, kw_only=True):
+class ViewQuery(Ga4ghQuery, frozen=True, kw_only=True):
     """How to show a task."""
 
     view: View = "MINIMAL"
@@ -61,9 +62,7 @@ class TesTasksQuery(ViewQuery, frozen=True, kw_only=True):
     page_size: Annotated[
         int, msgspec.Meta(ge=0, le=LARGEST_PAGE, description="Most tasks of one page; 0 = 256.")
     ] = 256
-    page_token: Annotated[str, msgspec.Meta(description="`next_page_token` of the page before.")] | None = (
-        None
-    )
+    page_token: PageToken | None = None
 
 
 class TesResources(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -179,7 +178,7 @@ class TesOldServiceInfo(msgspec.Struct, kw_only=True):
     storage: list[str]
 
 
-async def create_tes_task(call: Call[TesQuery]) -> TesCreated:
+async def create_tes_task(call: Call[Ga4ghQuery]) -> TesCreated:
     """Accept a task. A repeat gives the id that is there."""
     limits = call.serving.limits
     key = idempotency_key(call.request)
@@ -225,17 +224,17 @@ async def list_tes_tasks(call: Call[TesTasksQuery]) -> bytes:
     return b'{"tasks":[' + b",".join(page.tasks) + b"]" + tail
 
 
-async def cancel_tes_task(call: Call[TesQuery]) -> TesNothing:
+async def cancel_tes_task(call: Call[Ga4ghQuery]) -> TesNothing:
     """Cancel a task; 200 and an empty object in any case, for clients that ask until they hear that."""
     await call.service.tes.cancel(path_text(call.request, "id"))
     return TesNothing()
 
 
-async def get_tes_service_info(call: Call[TesQuery]) -> TesServiceInfo:
+async def get_tes_service_info(call: Call[Ga4ghQuery]) -> TesServiceInfo:
     """The description of this server."""
     return TesServiceInfo(storage=call.service.tes.storage())
 
 
-async def get_old_tes_service_info(call: Call[TesQuery]) -> TesOldServiceInfo:
+async def get_old_tes_service_info(call: Call[Ga4ghQuery]) -> TesOldServiceInfo:
     """The description of this server, in the words of TES 0.x."""
     return TesOldServiceInfo(storage=call.service.tes.storage())

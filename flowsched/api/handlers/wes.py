@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final, Literal, cast
+from typing import Annotated, Any, Final, cast
 from urllib.parse import quote
 
 import msgspec
 
-from flowsched.api.handlers.tes import TesOrganization
+from flowsched.api.handlers.tes import Ga4ghQuery, PageToken, State, TesOrganization
 from flowsched.api.parameters import path_text, read_body, read_form
-from flowsched.api.routes import PREFIX, Call, Query
+from flowsched.api.routes import PREFIX, Call
 from flowsched.aside import aside
 from flowsched.control.wes import LANGUAGES, RunRequest
 from flowsched.errors import InvalidRequest, NotFound
@@ -24,10 +24,6 @@ _ATTACHMENT: Final = "workflow_attachment"
 #: Parts of the form that are JSON.
 _JSON: Final = ("workflow_params", "tags", "workflow_engine_parameters")
 
-State = Literal[
-    "UNKNOWN", "QUEUED", "INITIALIZING", "RUNNING", "PAUSED", "COMPLETE", "EXECUTOR_ERROR", "SYSTEM_ERROR",
-    "CANCELED", "CANCELING", "PREEMPTED",
-]  # fmt: skip
 _STATES: Final[dict[str, State]] = {
     "PENDING": "QUEUED",
     "PAUSED": "PAUSED",
@@ -38,21 +34,13 @@ _STATES: Final[dict[str, State]] = {
 }
 
 
-class WesQuery(Query, frozen=True, kw_only=True):
-    """Parameters of a WES route; one that is not known is ignored, as by other servers."""
-
-    strict: ClassVar[bool] = False
-
-
-class WesPageQuery(WesQuery, frozen=True, kw_only=True):
+class WesPageQuery(Ga4ghQuery, frozen=True, kw_only=True):
     """A part of a list."""
 
     page_size: Annotated[
         int, msgspec.Meta(ge=0, le=LARGEST_PAGE, description="Most entries of one page; 0 = 100.")
     ] = 100
-    page_token: Annotated[str, msgspec.Meta(description="`next_page_token` of the page before.")] | None = (
-        None
-    )
+    page_token: PageToken | None = None
 
 
 class WesServiceType(msgspec.Struct, kw_only=True):
@@ -162,7 +150,7 @@ class WesTaskList(msgspec.Struct):
     next_page_token: str = ""
 
 
-async def get_wes_service_info(call: Call[WesQuery]) -> WesServiceInfo:
+async def get_wes_service_info(call: Call[Ga4ghQuery]) -> WesServiceInfo:
     """The description of this server, with the engines that are installed beside it."""
     found = await call.service.wes.versions()
     page = await call.service.wes.list(LARGEST_PAGE, None)
@@ -179,7 +167,7 @@ async def get_wes_service_info(call: Call[WesQuery]) -> WesServiceInfo:
     )
 
 
-async def create_wes_run(call: Call[WesQuery]) -> WesRunId:
+async def create_wes_run(call: Call[Ga4ghQuery]) -> WesRunId:
     """Start a run, of a form or of JSON."""
     limits, files = call.serving.limits, dict[str, bytes]()
     fields: Any
@@ -228,7 +216,7 @@ async def list_wes_runs(call: Call[WesPageQuery]) -> WesRunList:
     return WesRunList(runs, page.next_page_token or "")
 
 
-async def get_wes_run(call: Call[WesQuery]) -> WesRunLog:
+async def get_wes_run(call: Call[Ga4ghQuery]) -> WesRunLog:
     """One run."""
     wes = call.service.wes
     view = await wes.run(path_text(call.request, "run"))
@@ -245,13 +233,13 @@ async def get_wes_run(call: Call[WesQuery]) -> WesRunLog:
     )
 
 
-async def get_wes_run_status(call: Call[WesQuery]) -> WesRunStatus:
+async def get_wes_run_status(call: Call[Ga4ghQuery]) -> WesRunStatus:
     """The state of one run."""
     view = await call.service.wes.run(path_text(call.request, "run"))
     return WesRunStatus(view.id, _state(view))
 
 
-async def cancel_wes_run(call: Call[WesQuery]) -> WesRunId:
+async def cancel_wes_run(call: Call[Ga4ghQuery]) -> WesRunId:
     """Cancel a run."""
     ident = path_text(call.request, "run")
     await call.service.wes.cancel(ident)
@@ -272,7 +260,7 @@ async def list_wes_tasks(call: Call[WesPageQuery]) -> WesTaskList:
     return WesTaskList(tasks, page.next_page_token or "")
 
 
-async def get_wes_task(call: Call[WesQuery]) -> WesTaskLog:
+async def get_wes_task(call: Call[Ga4ghQuery]) -> WesTaskLog:
     """One task of a run."""
     view = await call.service.wes.run(path_text(call.request, "run"))
     stage, dot, number = path_text(call.request, "task").rpartition(".")
