@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from flowsched.cluster.local.containers import mark_of
-from tests.cluster.test_kills import adopted, judge, kill_some_runner, start, wait_for_journal
+from tests.cluster.test_kills import (
+    AT_A_LAUNCH,
+    gone,
+    is_proof,
+    judge,
+    kill_some_runner,
+    start,
+    wait_for_journal,
+)
 from tests.containers.conftest import EngineOfTests
 
 KILLS = int(os.environ.get("FLOWSCHED_KILLS", "4"))
@@ -27,12 +35,13 @@ def test_a_service_is_killed_while_containers_run(tmp_path: Path, engine: Engine
     image = {"FLOWSCHED_TEST_TASK_IMAGE": engine.load("numpy"), "FLOWSCHED_TEST_ENGINE": engine.kind}
     with contextlib.ExitStack() as stack:
         kills = 0
-        while kills < KILLS or (kills < MOST_KILLS and adopted(tmp_path) < ADOPTED):
+        while kills < KILLS or (kills < MOST_KILLS and not is_proof(tmp_path, ADOPTED)):
             kills += 1
             service = start(tmp_path, tasks, **image)
             stack.callback(service.wait)
             stack.callback(service.kill)
-            wait_for_journal(tmp_path, service, chance.choice((1, 2, 3)), chance.uniform(0.0, 4.0))
+            lines, longer_s = chance.choice((1, 2, 3)), chance.uniform(0.0, 4.0)
+            wait_for_journal(tmp_path, service, *((lines, longer_s) if gone(tmp_path) else AT_A_LAUNCH))
             if chance.random() < 0.2:
                 kill_some_runner(tmp_path, chance)
             service.kill()
