@@ -22,7 +22,7 @@ _NUMBER: Final = re.compile(r"\d+\.[\w.+-]*\d")
 
 
 def search_path() -> str:
-    """The folders in which engines are looked for: those of PATH, and the one of the Python that runs flowsched."""
+    """The folders in which flowsched looks for engines: those of PATH, and the one of the Python that runs flowsched."""
     return os.pathsep.join((os.environ.get("PATH", os.defpath), _own_folder()))
 
 
@@ -90,7 +90,7 @@ def document(
 
 
 def version(engine: Engine, path: str) -> str:
-    """The version of an engine, as it says itself; "" if it says none."""
+    """The version that an engine prints; "" if it prints none."""
     try:
         done = subprocess.run(
             [path, engine.version], capture_output=True, text=True, errors="replace", timeout=_VERSION_S

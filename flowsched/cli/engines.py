@@ -70,5 +70,5 @@ def engine_workflow(
         pass
     engine, found = engine_programs.find(language, program)
     version = engine_programs.version(engine, found)
-    echo(f"{path} is run by {engine.program}{f' {version}' if version else ''} ({found})")
+    echo(f"{engine.program}{f' {version}' if version else ''} runs {path} ({found})")
     return EngineWorkflow(engine, found, os.path.abspath(path), arguments, root, token)

@@ -114,7 +114,7 @@ def run_command(
     0 if the workflow succeeded and 1 if it failed, or if a task asks for what no node has. Ctrl-C cancels the
     workflow (a second one leaves at once); with --server it leaves the workflow alone and says how to come back.
 
-    A workflow in WDL, Nextflow, Snakemake or CWL is run by its engine, which must be on the PATH. The engine sends
+    An engine runs a workflow in WDL, Nextflow, Snakemake or CWL, and must be on the PATH. The engine sends
     its tasks to the service, works in the current folder and leaves its results there.
     """
     if fetch and out is None:

@@ -32,7 +32,7 @@ _PARAMS: Final = "workflow_params.json"
 _LONGEST_NAME: Final = 255
 #: The ids that this module gives. Other runs have the ids that their clients chose, which may lead out of a folder.
 _OWN_ID: Final = re.compile(r"[A-Za-z0-9._-]+-[0-9a-f]{16}")
-#: An engine's outputs are found in so much of what it printed.
+#: The service looks for an engine's outputs in so many bytes of the engine's standard output.
 _MOST_OUTPUT: Final = 1 << 20
 LANGUAGES: Final = tuple(dict.fromkeys(engine.language for engine in ENGINES))
 
@@ -83,7 +83,7 @@ class WesService:
         self._asking = asyncio.Lock()
 
     async def versions(self) -> Mapping[str, tuple[str, str]]:
-        """Language and version of each engine that is installed here, by its program. Asked once, all at the same time."""
+        """Language and version of each engine that is installed here, by its program. The first call asks all programs at once."""
         if self._root is None:
             return {}
         async with self._asking:

@@ -105,7 +105,7 @@ class Recorder(msgspec.Struct):
         return found
 
     def end_runs(self) -> None:
-        """End the runs whose head has ended in this step: their other calls are cancelled, also those that arrive later."""
+        """End the runs whose head has ended in this step: cancel their other calls, and note them for calls that arrive later."""
         work, ended = self.state.work, {end.run for end in self.delta.run_ends}
         for head in [run for run in self._runs.values() if run.state.terminal]:
             call = head.spec.call

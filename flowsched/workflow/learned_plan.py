@@ -1,4 +1,4 @@
-"""The plan that was learned: which kinds of tasks follow which, from the calls that engines sent one at a time.
+"""The learned plan: the kinds of tasks that follow each kind. The calls that engines send one at a time teach it.
 
 A call names the nodes of its run that wrote its inputs (`Call.after`). Kinds are those under which runtimes are learned
 (`WorkflowSpec.kind_of`), so an edge between two kinds holds in every later run that has them. Runtimes are in `estimates`.
@@ -20,18 +20,18 @@ Edge: TypeAlias = tuple[Kind, Kind]
 #: Kinds that have followers at most, and followers of one of them: those that came first stay.
 _KINDS: Final = 20_000
 _FOLLOWERS: Final = 64
-#: Nodes of runs whose kinds are remembered; those that have sent and written nothing for longest go first.
+#: `LearnedPlan` remembers the kinds of so many nodes of runs. First it forgets those that sent and wrote nothing for longest.
 _NODES: Final = 100_000
 #: Nodes of one plan at most: further ones are too far away to decide an order.
 _FAR: Final = 200
-#: Plans that are kept at a time; a plan is made again in microseconds.
+#: `LearnedPlan` keeps so many plans at a time: it makes a plan again in microseconds.
 _MOST_PLANS: Final = 256
-#: After so many calls ranks are worked out again.
+#: `LearnedPlan` works out ranks again after so many calls.
 _AGAIN: Final = 256
 
 
 class LearnedPlan:
-    """Kinds and the kinds that follow them. It has no cycle: an edge that would close one is left out."""
+    """Kinds and the kinds that follow them. They have no cycle: `note` leaves out an edge that would close one."""
 
     __slots__ = ("_calls", "_followers", "_kinds", "_most", "_noted", "_plans", "_ranks", "_refused")
 
@@ -138,8 +138,8 @@ class LearnedPlan:
     def onward_ms(self, estimates: Estimates, kind: Kind) -> int:
         """Expected ms from the end of a task of a kind to the end of its run; 0 where no kind is known to follow it.
 
-        It is worked out again with each new edge, with the first samples of a kind, and after `_AGAIN` calls: with each sample
-        it would cost a tenth of a create.
+        This method works it out again after a new edge, after the first samples of a kind, and after `_AGAIN` calls. To do so after
+        each sample would cost a tenth of a create.
         """
         plan = self.plan(kind)
         if plan is None:

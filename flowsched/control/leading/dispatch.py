@@ -155,7 +155,7 @@ class StateThread:
         return True
 
     async def do(self, work: Callable[[], T], *, timed: bool = False, long: bool = False) -> T:
-        """Do it. `timed`: how long it takes tells whether the next needs the thread. `long`: it needs the thread in any case."""
+        """Do the work. `timed`: the time that it takes decides whether the next work needs the thread. `long`: this one does."""
         began = time.perf_counter()
         done = await self._done(work, long)
         if timed:

@@ -13,7 +13,7 @@ from flowsched.workflow.graph import shards_read
 from flowsched.workflow.run.run import CACHED, StageRun, WorkflowRun
 from flowsched.workflow.spec import InputSpec, Match, OutputSpec, StageSpec, filled
 
-#: Smaller files are read where they lie: a look at a file, a copy and its record cost a task more than it gains.
+#: Tasks read smaller files where they lie: a look at a file, a copy and its record cost a task more than it gains.
 LEAST_BYTES: Final = 32 << 20
 
 

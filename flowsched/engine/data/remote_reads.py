@@ -131,7 +131,7 @@ def _pays(state: EngineState, path: str, tasks: int) -> bool:
 def _read_as_input(
     state: EngineState, run: WorkflowRun, stage: StageRun, path: str, statement: Statement
 ) -> None:
-    """A stage's container gets a file from the node's cache: tasks that wait are offered once its version is known."""
+    """Let a stage's container get a file from the node's cache. Its waiting tasks wait for the file's version, too."""
     assert stage.spec.container is not None
     placed = list(stage.spec.container.inputs)
     at = [number for number, each in enumerate(placed) if each.source == path]
@@ -142,7 +142,7 @@ def _read_as_input(
 
 
 def leave_in_place(state: EngineState, path: str, statement: Statement) -> list[tuple[WorkflowRun, StageRun]]:
-    """Copies of a file failed for good: tasks that do not run yet read it where it lies, and no more copies are made.
+    """Copies of a file failed for good: tasks that do not run yet read it where it lies, and the scheduler orders no more copies.
 
     Returns:
         The stages that had it as an input; none if it is no file that containers read.

@@ -17,7 +17,7 @@ from flowsched.statement import Statement
 
 #: With fewer datasets `crowded` is False.
 _FEW = 10_000
-#: The nodes of a dataset that is not known any more. Never changed.
+#: The nodes of a dataset that the catalogue has forgotten. No code changes it.
 _NOWHERE: set[int] = set()
 #: Missing bytes of some inputs are kept until one of these changes; beyond this many all are dropped (a bound on memory).
 _MOST_CACHED = 4096
@@ -107,7 +107,7 @@ class Catalogue:
 
     @property
     def crowded(self) -> bool:
-        """Whether so many datasets are known that a `sweep` is worth its time: twice as many as the last one left."""
+        """Whether the catalogue knows so many datasets that a `sweep` is worth its time: twice as many as the last one left."""
         return len(self._ids) >= max(_FEW, 2 * self._kept)
 
     def sweep(self, needed: Set[int]) -> None:

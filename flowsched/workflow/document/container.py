@@ -171,7 +171,7 @@ CALL: Final = Table(
         ),
         "head": Key(
             keys.FLAG,
-            "It is the process of the engine: the run ends with it, as it ends, and calls that still live are cancelled",
+            "It is the process of the engine: its end is the end of the run, and the service cancels calls that still live",
             default=False,
         ),
     },

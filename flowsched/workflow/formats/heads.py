@@ -136,7 +136,7 @@ def head(
     ]
     stage: dict[str, Any] = {
         "name": engine.program,
-        # A document replaces $(NAME) in arguments; $$(NAME) is that text itself.
+        # The service replaces $(NAME) in the arguments of a document, and $$(NAME) by $(NAME).
         "command": ["/bin/sh", "-c", "\n".join(lines).replace("$(", "$$(")],
         "env": {
             key: value

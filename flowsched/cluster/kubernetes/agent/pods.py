@@ -134,8 +134,8 @@ log = get_logger(__name__)
 #: How often a dataset that a pod waits for is asked for at its origin, and the pause before the next time.
 FETCHES: Final = 3
 FETCH_PAUSE_S: Final = 2.0
-#: Files that are written to object stores at a time, small ones and large ones, which may take hours. Other work of the agent
-#: has threads left.
+#: The agent writes so many small files, and so many large ones, to object stores at a time. A large file may take hours. Other
+#: work of the agent has threads left.
 _UPLOADS: Final = 8, 6
 _LARGE_BYTES: Final = 8 << 20
 _Job = tuple[str, str, str]  #: what, for which pod, by which order

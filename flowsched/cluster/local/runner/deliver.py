@@ -52,7 +52,7 @@ Send = Callable[[int, str], str]
 #: Files that get their names together: they wait for the disk together. Larger ones gain nothing by that, and need room twice.
 _STAGED = 256
 _STAGED_BYTES = 64 << 20
-#: Files up to this size are read where they were delivered, on a storage that all nodes see: see `engine.data.remote_reads`.
+#: Tasks read files up to this size where another task delivered them, on a storage that all nodes see (`engine.data.remote_reads`).
 _SHARED_BYTES = 32 << 20
 #: Files that are uploaded at a time: each waits for the network most of the time. As many are downloaded at a time.
 _UPLOADED = 8
