@@ -413,6 +413,7 @@ def _term_settings(settings: Settings, clock: Callable[[], int]) -> TermSettings
     return TermSettings(
         keep_days=settings.keep_days,
         retention_clock=lambda: min(clock(), now_ms()),  # the earlier one: it removes less
+        root=settings.root.absolute() if settings.executor == "local" else None,
         piece_bytes=parse_piece_size(settings.piece_size),
         shrink=FreedMemory().give_back_soon,
         cache_by_content=settings.cache_content == "hash",

@@ -21,11 +21,12 @@ import msgspec
 from flowsched import engine_programs
 from flowsched.cluster.local.orders import set_secret
 from flowsched.errors import InvalidRequest, NotFound
+from flowsched.executor.protocol import Expired
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.formats.heads import ENGINES, TOKEN_SECRET, TYPE_LABEL, run_name
 from flowsched.workflow.views import TaskPage, TaskView, WorkflowPage, WorkflowView
 
-#: In the root: a folder for each run, which its owner removes.
+#: In the root: a folder for each run, which goes with the run.
 FOLDER: Final = "wes"
 _REQUEST: Final = "request.json"
 _PARAMS: Final = "workflow_params.json"
@@ -204,6 +205,21 @@ class WesService:
         """Cancel a run with all its tasks; one that has ended stays as it is."""
         await self.run(ident)
         await self._command(ident, "cancel")
+
+
+async def expire(root: Path, expired: Expired) -> None:
+    """Remove the folders of runs that have expired, with their results.
+
+    Args:
+        root: Of the service.
+        expired: Which of some runs the database has removed.
+    """
+    try:
+        runs = await asyncio.to_thread(os.listdir, root / FOLDER)
+    except FileNotFoundError:
+        return
+    for run in await expired(runs):
+        await asyncio.to_thread(shutil.rmtree, root / FOLDER / run, ignore_errors=True)
 
 
 async def _installed() -> dict[str, tuple[str, str]]:

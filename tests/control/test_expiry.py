@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from flowsched.app import Running, Settings, assembled, now_ms, running
 from flowsched.cli.app import app as cli
 from flowsched.clock import ServiceClock
 from flowsched.control.leading.retention import Expiry
+from flowsched.control.wes import RunRequest
 from flowsched.values import replace
 
 DOCUMENT = json.dumps(
@@ -62,6 +64,40 @@ async def test_an_old_workflow_leaves_nothing_and_a_young_one_stays(tmp_path: Pa
         said = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"kept\n"]
         assert len(said) == 1
         assert await expiry.once() == 0
+
+
+async def test_the_folder_of_a_wes_run_goes_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of which the database knows nothing stays: the run may be another database's, or be about to begin."""
+    program = tmp_path / "bin" / "nextflow"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ntouch result\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    asked = RunRequest(workflow_type="NFL", workflow_url="main.nf")
+    async with running(Settings(port=0, root=tmp_path / "root", log_level="error")) as up:
+        runs = [await up.service.wes.begin(asked, {"main.nf": b""}, up.url, None) for _ in range(2)]
+        folders = [tmp_path / "root" / "wes" / run for run in runs]
+        other = folders[0].with_name("other-0123456789abcdef")
+        other.mkdir()
+        for run, folder in zip(runs, folders, strict=True):
+            await up.service.ended(run)
+            assert (folder / "work" / "result").exists()
+        leader = up.service._leader
+        expiry = leader._expiry(leader.dispatcher)
+        assert await expiry.once() == 0
+        assert all(folder.exists() for folder in folders)
+        expiry = Expiry(
+            up.service._database,
+            leader.dispatcher,
+            up.executor,
+            root=tmp_path / "root",
+            keep_days=0,
+            clock=lambda: now_ms() + 1,
+        )
+        assert await expiry.once() == 2
+        assert list(other.parent.iterdir()) == [other]
 
 
 async def test_a_service_that_starts_under_a_wrong_clock_removes_nothing(

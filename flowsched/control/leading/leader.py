@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -105,6 +106,7 @@ class TermSettings(msgspec.Struct, frozen=True):
     Args:
         keep_days: Ended workflows stay for so long.
         retention_clock: By which that is measured; None = the leader's clock.
+        root: Of the service, with the folders of WES runs; None = its tasks run elsewhere.
         piece_bytes: Larger datasets move in pieces of this size; 0 = as a whole.
         shrink: Called where much memory has become free.
         cache_by_content: The cache of results knows files of this machine by their content, not by size and time.
@@ -112,6 +114,7 @@ class TermSettings(msgspec.Struct, frozen=True):
 
     keep_days: float = 30.0
     retention_clock: Callable[[], int] | None = None
+    root: Path | None = None
     piece_bytes: int = 0
     shrink: Callable[[], object] = lambda: None
     cache_by_content: bool = False
@@ -343,7 +346,14 @@ class Leader:
 
     def _expiry(self, dispatcher: Dispatcher) -> Expiry:
         settings, clock = self.settings, self.settings.retention_clock or self._clock
-        return Expiry(self._database, dispatcher, self._executor, keep_days=settings.keep_days, clock=clock)
+        return Expiry(
+            self._database,
+            dispatcher,
+            self._executor,
+            root=settings.root,
+            keep_days=settings.keep_days,
+            clock=clock,
+        )
 
     async def _bring_back(self, dispatcher: Dispatcher, intake: Intake, found: Found) -> None:
         """Load live workflows slice by slice, so that the event loop serves requests. Then place waiting tasks for the first time.

@@ -1,13 +1,15 @@
-"""Expiry: workflows that ended long ago leave the database, and with them their logs and what they wrote into caches."""
+"""Expiry: workflows that ended long ago leave the database, with their logs, folders of WES runs and what they wrote to caches."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Final
 
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.tes import forget_ends, keep_ends
+from flowsched.control.wes import expire
 from flowsched.errors import FlowschedError
 from flowsched.executor.protocol import Executor
 from flowsched.log_lines import get_logger
@@ -31,6 +33,7 @@ class Expiry:
 
     Args:
         database, dispatcher, executor: Where workflows, what they hold and their files are.
+        root: Where the folders of WES runs are; None = there are none.
         keep_days: For how long ended workflows are kept; 0 = for ever.
         clock: Wall-clock ms. Should be the earlier of the service's clock and the machine's: a clock that is years ahead would
             remove everything.
@@ -42,12 +45,14 @@ class Expiry:
         dispatcher: Dispatcher,
         executor: Executor,
         *,
+        root: Path | None = None,
         keep_days: float,
         clock: Callable[[], int],
     ) -> None:
         self._database = database
         self._dispatcher = dispatcher
         self._executor = executor
+        self._root = root
         self._keep_ms = int(keep_days * _DAY_MS)
         self._clock = clock
 
@@ -74,6 +79,8 @@ class Expiry:
             await asyncio.sleep(_PAUSE_S)
         await forget_ends(self._database, before, self._clock())
         attempts = await self._executor.expire(self._expired)
+        if self._root is not None:
+            await expire(self._root, self._expired)
         datasets = await self._evict()
         if total or datasets:
             log.info("removed what ended long ago", workflows=total, attempts=attempts, datasets=datasets)
