@@ -68,6 +68,7 @@ def document(
     name: str,
     labels: Mapping[str, str] | None = None,
     token: bool,
+    again: bool,
 ) -> bytes:
     """The document that begins a run: its head, which gets what it needs of this process's environment.
 
@@ -82,11 +83,13 @@ def document(
         name: Its name.
         labels: Of the run.
         token: Whether the service wants one.
+        again: Whether an engine that is lost starts again, if it can resume.
     """
     settings = str(share("deploy", "cromwell", "flowsched-tes.conf"))
     start = Start(program, source, folder, arguments, url, ident, settings)
     env = {**os.environ, "PATH": search_path()}
-    return msgspec.json.encode(head(engine, start, name=name, env=env, labels=labels or {}, token=token))
+    made = head(engine, start, name=name, env=env, labels=labels or {}, token=token, again=again)
+    return msgspec.json.encode(made)
 
 
 def version(engine: Engine, path: str) -> str:

@@ -47,6 +47,7 @@ class EngineWorkflow(NamedTuple):
         document = engine_programs.document(
             self.engine, self.program, self.path, os.getcwd(), self.arguments,
             url=client.url, ident=ident, name=name, token=bool(token),
+            again=self.root is None,  # else the user runs it again in its folder, which the old one would hold
         )  # fmt: skip
         accepted = await client.submit(document)
         return Run(ident, accepted.created, client, accepted.notes)

@@ -129,10 +129,10 @@ class WesService:
                     f"workflow_attachment: found {_PARAMS}, which is the file of workflow_params: give one of both"
                 )
             paths[_PARAMS] = msgspec.json.encode(request.workflow_params)
-            arguments += [*engine.params, str(folder / _PARAMS)]
+            arguments += [word.replace("{}", str(folder / _PARAMS)) for word in engine.params]
         document = engine_programs.document(
             engine, program, source, str(folder), arguments,
-            url=url, ident=ident, name=name, labels=request.tags, token=bool(token),
+            url=url, ident=ident, name=name, labels=request.tags, token=bool(token), again=True,
         )  # fmt: skip
         try:
             await asyncio.to_thread(self._write, folder, paths, request, token)
@@ -190,7 +190,7 @@ class WesService:
         return msgspec.Raw(msgspec.json.encode(known))
 
     async def outputs(self, view: WorkflowView) -> dict[str, Any]:
-        """The outputs of a run that has succeeded, as far as its engine prints them as JSON (miniwdl, Toil)."""
+        """The outputs of a run that has succeeded, as far as its engine prints them as JSON (miniwdl, Toil, Sprocket)."""
         if view.state != "SUCCEEDED":
             return {}
         printed, _ = await self._logs(view.id, view.source, 0, stream="stdout", limit=_MOST_OUTPUT)

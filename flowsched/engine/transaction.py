@@ -36,6 +36,7 @@ from flowsched.statement import Statement
 from flowsched.workflow.returned import as_totals
 from flowsched.workflow.run.advance import Advance
 from flowsched.workflow.run.lifecycle import mask_of
+from flowsched.workflow.run.outcomes import TO_JOIN
 from flowsched.workflow.run.run import TOTALS, StageRun, WorkflowRun
 from flowsched.workflow.run.states import RunState, TaskState
 
@@ -105,17 +106,29 @@ class Recorder(msgspec.Struct):
         return found
 
     def end_runs(self) -> None:
-        """End the runs whose head has ended in this step: cancel their other calls, and note them for calls that arrive later."""
+        """Cancel the other calls of runs whose engine is gone. Where its head has ended, the run ends, and calls that arrive later
+        are cancelled, too. Where its head was lost and starts again, its engine sends what is left of the run anew.
+        """
         work, ended = self.state.work, {end.run for end in self.delta.run_ends}
-        for head in [run for run in self._runs.values() if run.state.terminal]:
+        for head in list(self._runs.values()):
             call = head.spec.call
             if call is None or not call.head or call.run in ended:
                 continue
-            self.delta.run_ends.append(RunEnd(call.run, head.state.value, head.reason))
-            if len(work.engines.ended) >= _MOST_ENDED_RUNS:
-                self.statement.pop(work.engines.ended, next(iter(work.engines.ended)))
-            why = f"{call.source or 'its engine'} has ended"
-            self.statement.put(work.engines.ended, call.run, why)
+            engine = call.source or "its engine"
+            if head.state.terminal:
+                why = f"{engine} has ended"
+                self.delta.run_ends.append(RunEnd(call.run, head.state.value, head.reason))
+                if len(work.engines.ended) >= _MOST_ENDED_RUNS:
+                    self.statement.pop(work.engines.ended, next(iter(work.engines.ended)))
+                self.statement.put(work.engines.ended, call.run, why)
+            elif (
+                head.stages[0].uniform is None
+                and head.stages[0].attempt[0]
+                and TO_JOIN[head.stages[0].task_state[0]]
+            ):
+                why = f"{engine} was lost, and starts again"
+            else:
+                continue
             for run in list(work.runs.values()):
                 if run.spec.call is not None and run.spec.call.run == call.run and run is not head:
                     self.advance(run).cancel(why)

@@ -33,7 +33,8 @@ class Repeats(msgspec.Struct, frozen=True):
     """For how long a key stands for the workflow it was first used for. Without such a rule it does for ever.
 
     A workflow that lives and is older than `since_ms` counts if `while_live`. One that has ended counts if it is younger and its
-    sender has not heard of it. A client that asks about a task has its id, so it sends the same task again on purpose.
+    sender has not heard of it. A client that asks about a task has its id, so it sends the same task again on purpose. So does an
+    engine that was lost, whose tasks were cancelled.
     """
 
     since_ms: int
@@ -228,17 +229,20 @@ class Requests:
         return taken
 
     def _holders(self, connection: Statements, keys: Set[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-        """The row of each key: body hash, workflow, its number, its state, when the key was used."""
+        """The row of each key: body hash, workflow, its number, its state, when the key was used, whether a user cancelled it."""
         found = select_among(
             connection,
             self._kind,
-            "SELECT i.tenant, i.key, i.body_hash, i.workflow_id, w.seq, w.state, i.created_ms FROM idempotency i "
-            "LEFT JOIN workflows w ON w.id = i.workflow_id WHERE",
+            "SELECT i.tenant, i.key, i.body_hash, i.workflow_id, w.seq, w.state, i.created_ms, w.cancel_requested "
+            "FROM idempotency i LEFT JOIN workflows w ON w.id = i.workflow_id WHERE",
             "i.key",
             {key for _, key in keys},
         )
         return {
-            (row.tenant, row.key): (row.body_hash, row.workflow_id, row.seq or 0, row.state, row.created_ms)
+            (row.tenant, row.key): (
+                *(row.body_hash, row.workflow_id, row.seq or 0),
+                *(row.state, row.created_ms, row.cancel_requested),
+            )
             for row in found
         }
 
@@ -357,7 +361,9 @@ def _is_over(submission: Submission, holder: Any) -> bool:
     rule = submission.repeats
     if rule is None:
         return False
-    _, workflow, _, state, used_ms = holder
+    _, workflow, _, state, used_ms, by_user = holder
+    if state in (RunState.CANCELLING, RunState.CANCELLED) and not by_user:
+        return True
     young = used_ms >= rule.since_ms
     if state is not None and not RunState(state).terminal:
         return not (young or rule.while_live)

@@ -12,7 +12,7 @@ import pytest
 
 from flowsched.engine.events import Recovered
 from flowsched.engine.step import step
-from flowsched.executor.protocol import PodEnded
+from flowsched.executor.protocol import PodEnded, PodGone
 from flowsched.store.database import url_for
 from flowsched.workflow.document.decode import check_workflow
 from tests.cluster.fake import FakeProcesses, Outcome
@@ -133,6 +133,22 @@ def document(name: str, **more: Any) -> bytes:
     )
 
 
+def test_a_head_that_is_lost_cancels_what_its_engine_waited_for_and_starts_again() -> None:
+    """The new engine sends those tasks anew. The run goes on, and takes tasks at any time."""
+    told = scene()
+    told.tell(PodGone("fs-head-t-0-0", told.now, "RunnerLost", started=True))
+    assert told.last.releases == ["fs-task-t-0-0"]
+    assert told.launched == ["fs-head-t-0-1"]
+    assert told.last.delta.run_ends == []
+    assert told.runs["task"].reason == "cancelled by request: miniwdl was lost, and starts again"
+    assert not told.runs["other"].cancel_requested
+    told.start("fs-head-t-0-1")
+    told.submit("next", STAGE, call=call("w.a"))
+    assert told.launched == ["fs-next-t-0-0"]
+    told.end("fs-head-t-0-1")
+    assert [(end.run, end.state) for end in told.last.delta.run_ends] == [("r", "SUCCEEDED")]
+
+
 async def test_an_engine_has_a_minute_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snakemake that is killed leaves its locks behind: the next run would fail."""
     world, released = FakeProcesses(lambda pod: Outcome(runtime_ms=600_000)), []
@@ -153,6 +169,25 @@ async def test_an_engine_has_a_minute_to_end(tmp_path: Path, monkeypatch: pytest
         await one.service.ended("r")
     graces = {name: grace for names, grace in released for name in names}
     assert graces == {f"fs-{head.id}-t-0-0": 60_000, f"fs-{task.id}-t-0-0": 5_000}
+
+
+async def test_a_task_that_an_engine_sends_anew_after_its_loss_is_another_one(tmp_path: Path) -> None:
+    """The same bytes, a moment later: the first one was cancelled with the engine that was lost."""
+    world = FakeProcesses(lambda pod: Outcome(runtime_ms=600_000))
+    body = b'{"name": "a", "executors": [{"image": "x", "command": ["x"]}]}'
+    async with process(url_for(tmp_path / "db"), tmp_path, world) as one:
+        one.lead()
+        await one.ready()
+        head = await one.service.submit(document("engine", run="r", head=True))
+        task = await one.service.tes.create(body, run="r")
+        while (await one.service.workflow("r")).counts != {"RUNNING": 2}:
+            await asyncio.sleep(0.01)
+        world.lose(f"fs-{head.id}-t-0-0")
+        while (await one.service.workflow(task)).state != "CANCELLED":
+            await asyncio.sleep(0.01)
+        again = await one.service.tes.create(body, run="r")
+        assert again != task
+        assert await one.service.tes.create(body, run="r") == again
 
 
 async def test_a_run_is_as_its_head_has_ended(tmp_path: Path) -> None:

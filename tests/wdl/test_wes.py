@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -15,6 +18,8 @@ from yarl import URL
 
 from flowsched import app, engine_programs
 from flowsched.cluster.local.settings import LocalSettings
+from tests.cluster.lives import living_runners
+from tests.crash.harness import processes_under
 
 pytestmark = pytest.mark.slow
 WDL = """version 1.1
@@ -201,3 +206,36 @@ async def test_each_engine_is_asked_for_its_version_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(engine_programs, "version", lambda engine, _: asked.append(engine.program) or "1.0")
     await asyncio.gather(*(wes.get("service-info") for _ in range(3)))
     assert len(asked) == len(set(asked)) > 0
+
+
+#: As Nextflow, it writes its session into a history. Without a session to resume it works for ever.
+NEXTFLOW = """#!/bin/sh
+mkdir -p .nextflow
+printf '1\\t2\\tname\\t-\\tr\\t5-6\\t%s\\n' "nextflow $*" >> .nextflow/history
+echo "$*" >> arguments
+case "$*" in *-resume*) exit 0 ;; esac
+sleep 1000
+"""
+
+
+async def test_an_engine_that_is_lost_with_all_its_processes_resumes(
+    wes: Wes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a reboot of the machine: no runner is left that could say how it has ended."""
+    program = tmp_path / "bin" / "nextflow"
+    program.parent.mkdir()
+    program.write_text(NEXTFLOW)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    status, made = await wes.post({"workflow_type": "NFL", "workflow_url": "main.nf"}, {"main.nf": ""})
+    assert status == 200, made
+    arguments = wes.root / "wes" / made["run_id"] / "work" / "arguments"
+    while not arguments.exists():
+        await asyncio.sleep(0.05)
+    for pid in (*living_runners(wes.root), *processes_under(wes.root)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    await wes.until(made["run_id"], "COMPLETE")
+    first, again = arguments.read_text().splitlines()
+    assert "-resume" not in first
+    assert "run -resume 5-6 " in again

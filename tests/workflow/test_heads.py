@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowsched.cluster.node.environment import expand
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.document.decode import check_workflow, decode_workflow
 from flowsched.workflow.formats.heads import ENGINES, Engine, Start, head, language_of, run_name
@@ -56,16 +57,16 @@ def start(folder: Path, program: str, *arguments: str) -> Start:
     return Start(program, f"{folder}/it's a.wdl", f"{folder}/of $(it)", arguments, url, "a-1", "/conf")
 
 
-def made(engine: Engine, at: Start, **env: str) -> dict[str, Any]:
-    return head(engine, at, name="a", env=env, labels={"team": "x"}, token=True)
+def made(engine: Engine, at: Start, *, again: bool = False, **env: str) -> dict[str, Any]:
+    return head(engine, at, name="a", env=env, labels={"team": "x"}, token=True, again=again)
 
 
-def ran(engine: Engine, at: Start, folder: Path) -> tuple[subprocess.Popen[str], str]:
+def ran(engine: Engine, at: Start, folder: Path, attempt: int = 0) -> tuple[subprocess.Popen[str], str]:
     """The head's process, which has ended, and what it printed."""
     spec = decode_workflow(msgspec.json.encode(made(engine, at)))
-    command = [word.replace("$$(", "$(") for word in spec.stages[0].roles[0].command]
+    command = [expand(word, {}) for word in spec.stages[0].roles[0].command]
     (folder / "work").mkdir(exist_ok=True)
-    env = {"PATH": os.environ["PATH"], "TOKEN": "0123"}
+    env = {"PATH": os.environ["PATH"], "TOKEN": "0123", "FLOWSCHED_ATTEMPT": str(attempt)}
     process = subprocess.Popen(command, cwd=folder / "work", stdout=subprocess.PIPE, text=True, env=env)
     return process, process.communicate(timeout=30)[0]
 
@@ -153,6 +154,54 @@ def test_a_snakefile_of_another_folder_is_refused() -> None:
     with pytest.raises(InvalidRequest, match='include: "workflow/Snakefile"'):
         made(BY_NAME["snakemake"], at._replace(source="/w/workflow/Snakefile", folder="/w"))
     made(BY_NAME["snakemake"], at._replace(source="/w/Snakefile", folder="/w/results"))
+
+
+@pytest.mark.parametrize(
+    ("program", "left", "text", "option"),
+    [
+        ("snakemake", "", "", "--rerun-incomplete"),
+        (
+            "nextflow",
+            ".nextflow/history",
+            "{at}nextflow -c /r/a-1.config run\n{other}nextflow run\n",
+            "-resume 5-6",
+        ),
+        ("toil-cwl-runner", ".toil/a-1/x", "", "--restart"),
+    ],
+)
+def test_an_engine_that_was_lost_resumes(
+    program: str, left: str, text: str, option: str, tmp_path: Path
+) -> None:
+    """Its own run, and not a later one of its folder; the first attempt does not."""
+    at = start(tmp_path, "/bin/echo")
+    folder = Path(at.folder)
+    folder.mkdir()
+    _, said = ran(BY_NAME[program], at, tmp_path)
+    assert option.split()[0] not in said.split()
+    if left:
+        (folder / left).parent.mkdir(parents=True, exist_ok=True)
+        told = {"at": "1\t2\tn\tERR\tr\t5-6\t", "other": "1\t2\tm\tOK\tr\t7-8\t"}
+        (folder / left).write_text(text.format(**told))
+    process, said = ran(BY_NAME[program], at, tmp_path, attempt=1)
+    assert process.returncode == 0
+    assert f" {option} " in f" {said}"
+
+
+def test_an_engine_that_cannot_resume_is_not_started_again() -> None:
+    """The policies of its stage say so; also of one that can, on a service that ends with its command."""
+    policies = {
+        (engine.program, again): len(
+            made(engine, start(Path("/w"), "/bin/x"), again=again)["stages"][0]["policies"]
+        )
+        for engine in ENGINES
+        if engine.program != "snakemake"
+        for again in (False, True)
+    }
+    assert policies == {
+        ("miniwdl", False): 2, ("miniwdl", True): 2, ("cromwell", False): 2, ("cromwell", True): 2,
+        ("sprocket", False): 2, ("sprocket", True): 2, ("nextflow", False): 2, ("nextflow", True): 0,
+        ("toil-cwl-runner", False): 2, ("toil-cwl-runner", True): 0,
+    }  # fmt: skip
 
 
 def test_the_job_store_of_toil_is_closed_for_other_accounts(tmp_path: Path) -> None:

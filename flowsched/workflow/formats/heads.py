@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from flowsched.errors import InvalidRequest
@@ -22,17 +23,18 @@ TYPE_LABEL: Final = "wes_workflow_type"
 _TASKS: Final = 200
 #: Variables of the user that an engine gets, and variables that begin with one of these. A document shows its variables.
 _VARIABLES: Final = ("HOME", "USER", "PATH", "LANG", "JAVA_HOME", "VIRTUAL_ENV", "SSL_CERT_FILE")
-_PREFIXES: Final = ("MINIWDL__", "SNAKEMAKE_", "NXF_", "TOIL_", "CWL_", "PIP_", "XDG_")
+_PREFIXES: Final = ("MINIWDL__", "SNAKEMAKE_", "NXF_", "TOIL_", "CWL_", "SPROCKET_", "PIP_", "XDG_")
 #: Names of variables that stay out of a document, as secrets; and values: a URL with a password, and what is no UTF-8.
 _SECRET: Final = re.compile(r"_(KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _UNFIT: Final = re.compile("://[^/\\s]*@|[\ud800-\udfff]")
 #: A head asks for no room: a task that needs a whole node must find it. The limits keep an engine that leaks from its machine.
 _LIMITS: Final = {"cpu": 2, "memory": "4Gi"}
-#: A second engine in the folder of the first would meet what that has left.
+#: Of an engine that cannot resume: a second one in the folder of the first would meet what that has left.
 _POLICIES: Final = (
     {"event": "task_evicted", "action": "fail_stage"},
     {"event": "task_unknown", "action": "fail_stage"},
 )
+_REFERENCE: Final = re.compile(r"\$\([A-Za-z_][A-Za-z0-9_.-]*\)")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME: Final = 60
 #: Files that have the name of their project's folder instead of one of their own.
@@ -74,16 +76,18 @@ class Engine(NamedTuple):
         language: The language, in the words of GA4GH WES.
         install: How to get it.
         script: The lines of a shell that become the engine. The token is in `TOKEN`, and `$here` is a folder for files of this run.
-        params: The arguments before a file of inputs.
+        params: The arguments that name a file of inputs, which stands for `{}`.
         version: The argument that prints its version.
+        resumes: Whether its script goes on where an earlier attempt was lost.
     """
 
     program: str
     language: str
     install: str
     script: Callable[[Start], Sequence[str]]
-    params: Sequence[str] = ()
+    params: Sequence[str] = ("{}",)
     version: str = "--version"
+    resumes: bool = False
 
 
 def language_of(path: str, head: bytes = b"") -> str:
@@ -118,7 +122,14 @@ def run_name(path: str) -> str:
 
 
 def head(
-    engine: Engine, start: Start, *, name: str, env: Mapping[str, str], labels: Mapping[str, str], token: bool
+    engine: Engine,
+    start: Start,
+    *,
+    name: str,
+    env: Mapping[str, str],
+    labels: Mapping[str, str],
+    token: bool,
+    again: bool,
 ) -> dict[str, Any]:
     """The document of a run's head.
 
@@ -129,6 +140,7 @@ def head(
         env: The variables of the user; the engine gets those that it may need.
         labels: Of the run.
         token: Whether the service wants one; the engine gets it as a secret.
+        again: Whether an engine that is lost starts again, if it can resume.
     """
     lines = [
         "here=$PWD",
@@ -137,7 +149,7 @@ def head(
     stage: dict[str, Any] = {
         "name": engine.program,
         # The service replaces $(NAME) in the arguments of a document, and $$(NAME) by $(NAME).
-        "command": ["/bin/sh", "-c", "\n".join(lines).replace("$(", "$$(")],
+        "command": ["/bin/sh", "-c", _REFERENCE.sub(r"$\g<0>", "\n".join(lines))],
         "env": {
             key: value
             for key, value in env.items()
@@ -146,7 +158,7 @@ def head(
         },
         "resources": {"cpu": 0, "memory": 0},
         "limits": _LIMITS,
-        "policies": list(_POLICIES),
+        "policies": [] if again and engine.resumes else list(_POLICIES),
     }
     if token:
         stage["secrets"] = {"TOKEN": TOKEN_SECRET}
@@ -187,7 +199,9 @@ def _snakemake(start: Start) -> Sequence[str]:
     own = f"export PATH={shlex.quote(start.program.rpartition('/')[0])}:$PATH"
     folder, engine = _in_folder(
         start,
-        shlex.join((start.program, "--snakefile", start.source, "--nolock", "--executor", "tes", "--tes-url", start.endpoint)),
+        shlex.quote(start.program),
+        '"$@"',
+        shlex.join(("--snakefile", start.source, "--nolock", "--executor", "tes", "--tes-url", start.endpoint)),
         shlex.join(("--default-storage-provider", "fs", "--default-storage-prefix", start.folder)),
         shlex.join(("--seconds-between-status-checks", "2", "--precommand", own, "--jobs", str(_TASKS), *start.arguments)),
     )  # fmt: skip
@@ -198,39 +212,52 @@ def _snakemake(start: Start) -> Sequence[str]:
         # Snakemake's own locks outlive one that is killed; this one ends with it.
         "mkdir -p .snakemake && exec 9>>.snakemake/flowsched.lock || exit 1",
         "flock -n 9 || { echo 'another run of flowsched works in this folder' >&2; exit 1; }",
+        '[ "$FLOWSCHED_ATTEMPT" = 0 ] || set -- --rerun-incomplete',
         engine,
     ]
 
 
 def _nextflow(start: Start) -> Sequence[str]:
     settings = "\n".join((
-        "plugins { id 'nf-ga4gh' }",
         "process.executor = 'tes'",
         f"tes.endpoint = '{start.endpoint}'",
         "tes.oauthToken = System.getenv('TOKEN')",
         "tes.timeout = 60",
         f"executor.queueSize = {_TASKS}",
     ))  # fmt: skip
-    return [
-        f"printf '%s\\n' {shlex.quote(settings)} > nextflow.config",
-        *_in_folder(
-            start,
-            shlex.quote(start.program),
-            '-c "$here/nextflow.config" run',
-            shlex.join((start.source, "-ansi-log", "false", *start.arguments)),
-        ),
-    ]
+    config = shlex.quote(f"{start.run}.config")
+    folder, engine = _in_folder(
+        start,
+        shlex.quote(start.program),
+        f'-c "$here"/{config} run "$@"',
+        shlex.join((start.source, "-ansi-log", "false", *start.arguments)),
+    )
+    # Without a network, Nextflow wants the version of each plug-in.
+    offline = (
+        "plugin=nf-ga4gh",
+        '[ "$NXF_OFFLINE" != true ] || plugin=$(ls "${NXF_PLUGINS_DIR:-${NXF_HOME:-$HOME/.nextflow}/plugins}" |',
+        "grep ^nf-ga4gh- | sort -V | tail -n 1 | sed s/4gh-/4gh@/)",
+    )
+    # The history has the session of each command. The last one of the folder may be that of another run.
+    session = f"session=$(grep -sF /{config} .nextflow/history | tail -n 1 | cut -f 6)"
+    resume = '[ -z "$session" ] || set -- -resume "$session"'
+    resumed = () if "-resume" in start.arguments else (session, resume)
+    write = f'printf "plugins {{ id \'%s\' }}\\n%s\\n" "$plugin" {shlex.quote(settings)} > {config}'
+    return [*offline, write, folder, *resumed, engine]
 
 
 def _toil(start: Start) -> Sequence[str]:
+    store = f"{start.folder}/.toil/{start.run}"
     return [
         'export TOIL_TES_BEARER_TOKEN="$TOKEN"',
         # The job store has the token, in a file that other accounts may read.
         f"cd {shlex.quote(start.folder)} && mkdir -p .toil && chmod 700 .toil || exit 1",
+        f"[ ! -d {shlex.quote(store)} ] || set -- --restart",
         *_in_folder(
             start,
             shlex.join((start.program, "--batchSystem", "tes", "--tesEndpoint", start.endpoint)),
-            shlex.join(("--jobStore", f"{start.folder}/.toil/{start.run}", "--outdir", start.folder)),
+            shlex.join(("--jobStore", store, "--outdir", start.folder)),
+            '"$@"',
             shlex.join((start.source, *start.arguments)),
         ),
     ]
@@ -251,19 +278,52 @@ def _cromwell(start: Start) -> Sequence[str]:
     ]
 
 
+def _sprocket(start: Start) -> Sequence[str]:
+    # Sprocket copies inputs into this folder, but makes no folder, and fails where an earlier run has left the same file.
+    storage = PurePosixPath(start.folder, "out", "tes", start.run)
+    settings = "\n".join((
+        "run.backend = 'flowsched'",
+        "[run.backends.flowsched]",
+        "type = 'tes'",
+        f"url = '{start.endpoint}/ga4gh/tes/v1/'",
+        f'inputs = "{storage.as_uri()}/inputs/"',
+        f'outputs = "{storage.as_uri()}/outputs/"',
+        "insecure = true",
+        "interval = 2",
+        "retries = 10",
+        "[run.backends.flowsched.auth]",
+        "type = 'bearer'",
+    ))  # fmt: skip
+    folder, engine = _in_folder(
+        start,
+        shlex.quote(start.program),
+        '--config "$here/sprocket.toml" run',
+        shlex.join((start.source, *start.arguments)),
+    )
+    return [
+        f"(umask 077; printf '%s\\n' {shlex.quote(settings)} \"token = '$TOKEN'\" > sprocket.toml)",
+        folder,
+        f"mkdir -p {shlex.quote(str(storage))}/inputs/file",
+        engine,
+    ]
+
+
 #: The engines of each language, the first that is there counts.
 ENGINES: Final = (
-    Engine("miniwdl", "WDL", "pip install 'flowsched[wdl]'", _miniwdl, ("-i",)),
-    Engine("cromwell", "WDL", "conda install -c bioconda cromwell", _cromwell, ("-i",)),
+    Engine("miniwdl", "WDL", "pip install 'flowsched[wdl]'", _miniwdl, ("-i", "{}")),
+    Engine("cromwell", "WDL", "conda install -c bioconda cromwell", _cromwell, ("-i", "{}")),
+    Engine("sprocket", "WDL", "cargo install --locked sprocket", _sprocket, ("@{}",)),
     Engine(
         "snakemake", "SMK", "pip install snakemake snakemake-executor-plugin-tes snakemake-storage-plugin-fs six",
-        _snakemake, ("--configfile",),
+        _snakemake, ("--configfile", "{}"), resumes=True,
     ),
     Engine(
-        "nextflow", "NFL", "https://www.nextflow.io/docs/latest/install.html", _nextflow, ("-params-file",), "-version"
+        "nextflow", "NFL", "https://www.nextflow.io/docs/latest/install.html", _nextflow, ("-params-file", "{}"), "-version",
+        resumes=True,
     ),
     Engine(
         "toil-cwl-runner", "CWL",
         "pip install 'toil[cwl]<8' toil-batch-system-tes six 'galaxy-util<24.2' 'galaxy-tool-util<24.2' 'setuptools<81'", _toil,
+        resumes=True,
     ),
 )  # fmt: skip
