@@ -1,6 +1,7 @@
 """Real engines on one real service: a pipeline with a retry, one that fails, one that is cancelled, and a restart in their middle.
 
-All engines run side by side, three runs each; `engines/part.sh` is the program of their tasks.
+`flowsched run` starts some of them, too, as the head of a run that is cancelled and run again. All of it runs side by side;
+`engines/part.sh` is the program of the tasks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +26,7 @@ import pytest
 from tests.clients.environments import environment, home, installed, versions
 from tests.clients.live import LiveService
 from tests.crash.harness import Nursery
+from tests.forks import Forked
 
 HERE = Path(__file__).parent / "engines"
 #: Jobs own /tmp of their container: the files that all of them read must be elsewhere.
@@ -119,6 +122,7 @@ def sprocket(order: Order) -> list[str]:
         outputs = "file://{order.folder}/outputs/"
         """
     )
+    (order.folder / "inputs" / "file").mkdir(parents=True)
     inputs = {"parts": order.parts, "script": f"{HERE}/part.sh", "folder": f"{order.folder}"}
     (order.folder / "inputs.json").write_text(json.dumps(inputs))
     return [
@@ -223,8 +227,127 @@ class Run:
         ).close()
 
 
+class Headed(NamedTuple):
+    """How `flowsched run` starts an engine: the workflow, the name of its copy in the folder, and what stands behind it."""
+
+    workflow: str
+    copy: str
+    words: Callable[[Order], list[str]]
+
+
+def headed_toil(order: Order) -> list[str]:
+    return ["--", "--no-container", "--defaultMemory", "256Mi", "--defaultCores", "1", *order.cwl[1:]]
+
+
+def headed_snakemake(order: Order) -> list[str]:
+    config = (f"parts={' '.join(order.parts)}", f"script={HERE}/part.sh", f"folder={order.folder}")
+    return ["--", "--envvars", "PIP_NO_INDEX", "PIP_NO_DEPS", "PIP_FIND_LINKS", "--config", *config]
+
+
+def headed_nextflow(order: Order) -> list[str]:
+    (order.folder / "nextflow.config").write_text("process.container = 'ubuntu:24.04'")
+    return ["--", "--parts", " ".join(order.parts), *order.options]
+
+
+def headed_sprocket(order: Order) -> list[str]:
+    inputs = (("parts", order.parts[0]), ("script", f"{HERE}/part.sh"), ("folder", order.folder))
+    return ["--engine", "sprocket", "--", *(f"parts.{key}={value}" for key, value in inputs)]
+
+
+HEADED: Final = {
+    "toil-7": Headed("parts.cwl", "parts.cwl", headed_toil),
+    "snakemake-9": Headed("parts.smk", "Snakefile", headed_snakemake),
+    "nextflow": Headed("parts.nf", "main.nf", headed_nextflow),
+    "sprocket": Headed("parts.wdl", "parts.wdl", headed_sprocket),
+}
+
+
+class HeadedRun:
+    """`flowsched run`: cancelled by Ctrl-C while its part runs, then run again to its end. All in a thread."""
+
+    def __init__(self, name: str, above: Path) -> None:
+        self.folder, self.how, self.programs = above / f"{name}-headed", HEADED[name], home() / name / "bin"
+        self.folder.mkdir()
+        shutil.copy(HERE / self.how.workflow, self.folder / self.how.copy)
+        wheels = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_FIND_LINKS": f"{home() / name / 'wheels'}"}
+        plugins = {"NXF_OFFLINE": "true", "NXF_PLUGINS_DIR": f"{home() / name / 'plugins'}"}
+        self.env = os.environ | wheels | plugins | {"PATH": f"{self.programs}:{os.environ['PATH']}"}
+        self.ends: list[tuple[int, str]] = []
+        self.left: list[str] = []  #: processes of the run after it was cancelled
+        self.process: Forked | None = None
+        self.thread = threading.Thread(target=self._both, daemon=True)
+        self.thread.start()
+
+    def _both(self) -> None:
+        first = self._start()
+        until(lambda: (self.folder / "runs").exists() or first.poll() is not None)
+        first.send_signal(signal.SIGINT)
+        self.ends.append((first.wait(PATIENCE_S), self.said()))
+        self.left = self._processes()
+        (self.folder / "go").touch()
+        self.ends.append((self._start().wait(PATIENCE_S), self.said()))
+
+    def _start(self) -> Forked:
+        order = Order(self.programs, "", self.folder, ("slow",))
+        service = (
+            "--root",
+            f"{self.folder}/root",
+            "--nodes",
+            "1",
+            "--cpu",
+            "4",
+            "--memory",
+            "16Gi",
+            "--images",
+            "ignore",
+        )
+        words = ["run", self.how.copy, *service, "-o", "json", *self.how.words(order)]
+        with (self.folder / "said").open("wb") as said:
+            self.process = Forked(words, stdout=said, stderr=subprocess.STDOUT, cwd=self.folder, env=self.env)
+        return self.process
+
+    def said(self) -> str:
+        return (self.folder / "said").read_text(errors="replace")
+
+    def _processes(self) -> list[str]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            except OSError:
+                continue
+        return [line for line in found if f"{self.folder}" in line]
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+
 @pytest.fixture(scope="module")
-def runs(nursery: Nursery, request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, str], Run]]:
+def headed(request: pytest.FixtureRequest) -> Iterator[dict[str, HeadedRun]]:
+    """A run by `flowsched run` of each engine that a test asks for and that is installed, beside all others."""
+    with tempfile.TemporaryDirectory(prefix="flowsched-headed-", dir=SHARED) as name, ExitStack() as stack:
+        engines = filter(installed, wanted(request, heads=True))
+        made = {engine: HeadedRun(engine, Path(name)) for engine in engines}
+        for run in made.values():
+            stack.callback(run.end)
+        yield made
+
+
+def wanted(request: pytest.FixtureRequest, *, heads: bool = False) -> set[str]:
+    """The engines of the tests that are to run. `heads`: of those that ask for a run by `flowsched run`."""
+    own = (item for item in request.session.items if item.path == request.path)
+    return {
+        item.callspec.params["name"]  # type: ignore[attr-defined]
+        for item in own
+        if not heads or "headed" in item.function.__code__.co_varnames  # type: ignore[attr-defined]
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(
+    nursery: Nursery, request: pytest.FixtureRequest, headed: dict[str, HeadedRun]
+) -> Iterator[dict[tuple[str, str], Run]]:
     """Three runs of each engine that a test asks for and that is installed. The service restarts once their slow parts run."""
     if (
         signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -236,11 +359,9 @@ def runs(nursery: Nursery, request: pytest.FixtureRequest) -> Iterator[dict[tupl
         stack.callback(lambda: asyncio.run(service.end()))
         service.start()
         asyncio.run(service.ready())
-        own = (item for item in request.session.items if item.path == request.path)
-        wanted = {item.callspec.params["name"] for item in own}  # type: ignore[attr-defined]
         made = {
             (engine, scenario): Run(engine, scenario, service, folder)
-            for engine in filter(installed, wanted)
+            for engine in filter(installed, wanted(request))
             for scenario in SCENARIOS
         }
         for run in made.values():
@@ -307,3 +428,20 @@ def test_ctrl_c_cancels_the_tasks(name: str, runs: dict[tuple[str, str], Run]) -
     until(lambda: run.tasks()[-1]["state"] not in ("QUEUED", "INITIALIZING", "RUNNING"))
     assert [task["state"] for task in run.tasks()] == ["CANCELED"], run.tail()
     assert run.workflow()["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize("name", HEADED, indirect=True)
+def test_flowsched_run_is_cancelled_with_its_tasks_and_runs_again(
+    name: str, headed: dict[str, HeadedRun], runs: dict[tuple[str, str], Run]
+) -> None:
+    """Ctrl-C ends the engine and its task. The same command then finds a folder in which it can work, and its result is there."""
+    run = headed[name]
+    run.thread.join(2 * PATIENCE_S)
+    (cancelled, first), (again, said) = run.ends
+    assert (cancelled, run.left) == (130, []), first
+    assert again == 0, said
+    found = json.loads(said[said.index("\n{") :])
+    assert (found["workflow"]["state"], found["workflow"]["counts"]) == ("SUCCEEDED", {"SUCCEEDED": 3})
+    made = next(run.folder.rglob("all.txt"), None)
+    assert made is not None, said
+    assert made.read_text() == "slow\n"
