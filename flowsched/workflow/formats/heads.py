@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.run_tasks import HEAD
@@ -280,14 +280,14 @@ def _cromwell(start: Start) -> Sequence[str]:
 
 def _sprocket(start: Start) -> Sequence[str]:
     # Sprocket copies inputs into this folder, but makes no folder, and fails where an earlier run has left the same file.
-    storage = PurePosixPath(start.folder, "out", "tes", start.run)
+    storage = f"{start.folder}/out/tes/{start.run}"
     settings = "\n".join((
         "run.backend = 'flowsched'",
         "[run.backends.flowsched]",
         "type = 'tes'",
         f"url = '{start.endpoint}/ga4gh/tes/v1/'",
-        f'inputs = "{storage.as_uri()}/inputs/"',
-        f'outputs = "{storage.as_uri()}/outputs/"',
+        f'inputs = "file://{quote(storage)}/inputs/"',
+        f'outputs = "file://{quote(storage)}/outputs/"',
         "insecure = true",
         "interval = 2",
         "retries = 10",
@@ -303,7 +303,7 @@ def _sprocket(start: Start) -> Sequence[str]:
     return [
         f"(umask 077; printf '%s\\n' {shlex.quote(settings)} \"token = '$TOKEN'\" > sprocket.toml)",
         folder,
-        f"mkdir -p {shlex.quote(str(storage))}/inputs/file",
+        f"mkdir -p {shlex.quote(storage)}/inputs/file",
         engine,
     ]
 
