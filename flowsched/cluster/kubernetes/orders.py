@@ -84,8 +84,9 @@ class Order:
     ] = ()  #: the objects and paths that it may deliver; True = a folder is one dataset
 
     def may_deliver(self, uri: str) -> bool:
-        """Whether an object of S3, or a path of a shared volume, is one of its outputs, or lies below one: a step may leave a folder
-        where a file was named, as Nextflow's `path 'db'` does.
+        """Whether an object of S3, or a path of a shared volume, is one of its outputs, or lies below one.
+
+        A step may leave a folder where a file was named, as Nextflow's `path 'db'` does.
         """
         if not is_uri(uri) or (uri.startswith("/") and uri != tidy(uri)):
             return False
