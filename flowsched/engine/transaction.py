@@ -126,7 +126,7 @@ class Recorder(msgspec.Struct):
                 and head.stages[0].attempt[0]
                 and TO_JOIN[head.stages[0].task_state[0]]
             ):
-                why = f"{engine} was lost, and starts again"
+                why = f"{engine} starts again"
             else:
                 continue
             for run in list(work.runs.values()):

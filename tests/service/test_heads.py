@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowsched.engine.events import Recovered
+from flowsched.engine.events import NodeDrained, Recovered
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.engine.step import step
 from flowsched.executor.protocol import PodEnded, PodGone
 from flowsched.store.database import url_for
@@ -140,13 +141,28 @@ def test_a_head_that_is_lost_cancels_what_its_engine_waited_for_and_starts_again
     assert told.last.releases == ["fs-task-t-0-0"]
     assert told.launched == ["fs-head-t-0-1"]
     assert told.last.delta.run_ends == []
-    assert told.runs["task"].reason == "cancelled by request: miniwdl was lost, and starts again"
+    assert told.runs["task"].reason == "cancelled by request: miniwdl starts again"
     assert not told.runs["other"].cancel_requested
     told.start("fs-head-t-0-1")
     told.submit("next", STAGE, call=call("w.a"))
     assert told.launched == ["fs-next-t-0-0"]
     told.end("fs-head-t-0-1")
     assert [(end.run, end.state) for end in told.last.delta.run_ends] == [("r", "SUCCEEDED")]
+
+
+def test_a_head_that_a_drain_takes_away_starts_again_on_another_node() -> None:
+    """Its engine ends by SIGTERM, with an exit code that says nothing of the run."""
+    told = Scene(node("n0", cpu=8), node("n1", cpu=8))
+    told.submit("head", SMALL, call=call("miniwdl", head=True))
+    told.start("fs-head-t-0-0")
+    told.submit("task", STAGE, call=call("w.a"))
+    told.tell(NodeDrained(told.pods["fs-head-t-0-0"].node, DrainOrder(told.now, told.now)))
+    assert "fs-head-t-0-0" in told.last.releases
+    told.tell(told.ending("fs-head-t-0-0", code=143))
+    assert told.launched == ["fs-head-t-0-1"]
+    assert told.pods["fs-head-t-0-0"].node != told.pods["fs-head-t-0-1"].node
+    assert told.runs["task"].cancel_requested
+    assert told.last.delta.run_ends == []
 
 
 async def test_an_engine_has_a_minute_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the engines that take too long for CI: Sprocket (cargo, 20 to 40 minutes and 8 GB the first time), and Nextflow with nf-ga4gh
+# Installs the engines that take too long for CI: Sprocket (cargo, 20 to 70 minutes and 8 GB the first time), and Nextflow with nf-ga4gh
 # (Maven, Java 17). tests/clients runs what is there, beside what `make clients` installs. Each is installed alone: what one lacks is
 # named, and does not keep the other away. A build that was broken off goes on where it was.
 set -u
@@ -39,7 +39,7 @@ install_nextflow() {
 
 install_sprocket() {
     command -v cargo >/dev/null || { lacks Sprocket "install Rust"; return; }
-    echo "building Sprocket $sprocket, 20 to 40 minutes ..."
+    echo "building Sprocket $sprocket, 20 to 70 minutes ..."
     # A release for tests: without link-time optimization it is built in half the time.
     CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
         CARGO_PROFILE_RELEASE_DEBUG=0 \
