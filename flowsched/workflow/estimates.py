@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from flowsched.workflow.memory import first_request
 from flowsched.workflow.spec import WorkflowSpec
 
 #: Fewer samples say nothing of a slope.
@@ -224,11 +225,13 @@ Before = Sequence[tuple[Kind, "array[int]"]]
 class Estimates:
     """Learned amounts by kind."""
 
-    __slots__ = ("_samples", "_trends", "_waits")
+    __slots__ = ("_requests", "_samples", "_trends", "_waits")
 
     def __init__(self) -> None:
         self._samples: dict[Kind, array[int]] = {}
         self._trends: dict[Kind, dict[int, Trend | None]] = {}
+        #: asked, waiting, input beyond the known ones -> `memory_request`
+        self._requests: dict[Kind, dict[tuple[int, int, int], int]] = {}
         self._waits: dict[Kind, tuple[int, int, int]] = {}  #: cores, disk rate -> `_wait_ms`
 
     # ---- learning ----
@@ -279,6 +282,7 @@ class Estimates:
     def _refit(self, kind: Kind) -> None:
         """Forget what was derived from the samples of a kind."""
         self._trends.pop(kind, None)
+        self._requests.pop(kind, None)
         self._waits.pop(kind, None)
 
     def recall(self, before: Before) -> None:
@@ -354,10 +358,35 @@ class Estimates:
         """CPU time; None where it was never measured."""
         return self._expected(workflow, stage, CPU, input_bytes)
 
-    def memory_bytes(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
-        """A high quantile of the most it used; None where it was never measured."""
-        trend = self.trend(workflow, stage, MEMORY)
-        return None if trend is None else trend.high(input_bytes)
+    def memory_request(
+        self, workflow: str, stage: str, asked_bytes: int, waiting: int, input_bytes: int = 0
+    ) -> int:
+        """The memory of the first try of a task, in bytes: at most `asked_bytes`, which it is before the first sample.
+
+        Peaks are taken to grow as inputs do beyond the largest input that was seen: short tasks with small inputs end first.
+
+        Args:
+            workflow, stage: The kind.
+            asked_bytes: The memory that the task asks for.
+            waiting: How many tasks cannot start before it has ended.
+            input_bytes: The bytes that the task reads; 0 where that is not known.
+        """
+        kind = (workflow, stage)
+        samples = self._samples.get(kind)
+        if samples is None:
+            return asked_bytes
+        largest = max(samples[INPUT::_WIDTH])
+        beyond = input_bytes if 0 < largest < input_bytes else 0
+        requests = self._requests.setdefault(kind, {})
+        known = requests.get((asked_bytes, waiting, beyond))
+        if known is None:
+            peaks = [peak for peak in samples[MEMORY::_WIDTH] if peak > 0]
+            if beyond:
+                peaks = [peak * beyond // largest for peak in peaks]
+            runtime_ms = self.runtime_ms(workflow, stage) or UNKNOWN_MS
+            known = first_request(peaks, asked_bytes, runtime_ms, waiting)
+            requests[asked_bytes, waiting, beyond] = known
+        return known
 
     def output_bytes(
         self, workflow: str, stage: str, input_bytes: int = 0, output: str | None = None

@@ -181,7 +181,7 @@ def test_what_nobody_measured_is_not_learned_as_nothing() -> None:
     scene = taught(usage=Usage(disk_bytes=100 * MB, bytes_local=5))
     kind = ("w", "sort")
     assert scene.state.work.estimates.cpu_ms(*kind) is None
-    assert scene.state.work.estimates.memory_bytes(*kind) is None
+    assert scene.state.work.estimates.memory_request(*kind, 9, 0) == 9
     assert scene.state.work.estimates.moved_bytes(*kind) is None
     assert scene.state.work.estimates.disk_bytes(*kind) == 100 * MB
 
