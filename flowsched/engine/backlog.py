@@ -28,7 +28,7 @@ from flowsched.values import replace
 from flowsched.workflow.resources import format_bytes, grow_memory
 from flowsched.workflow.run.elastic import PLACED, joining
 from flowsched.workflow.run.lifecycle import mask_of
-from flowsched.workflow.run.run import StageRun, WorkflowRun
+from flowsched.workflow.run.run import UNFITTED, StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
 
@@ -210,8 +210,10 @@ def _refreshed(
         if not all(map(state.cluster.catalogue.has_replica, group.remote)):
             return None
         steps = state.work.groups[group.key].memory_steps  # type: ignore[union-attr]
-        if steps and group.roles[0].shape != shape_of(state, run, stage, 0, steps, *candidate.demands):
-            return None  # the largest node is another one
+        if steps or fits_memory(state, run, stage):
+            shape = shape_of(state, run, stage, 0, steps, *candidate.demands or (None,), reads=group.reads)
+            if group.roles[0].shape != shape:
+                return None  # the largest node is another one, or the fitted memory
         others = not cached.own and shared is not group.inputs
         if group.reads and (others or state.cluster.catalogue.lost_of(group.reads)):
             return None
@@ -272,6 +274,7 @@ class _Alike:
     ) -> None:
         self.state, self.run, self.stage, self.evictable, self.homes = state, run, stage, evictable, homes
         self.shared = not private(stage)
+        self.fits = fits_memory(state, run, stage)
         self.remote = remote_specs(state, run, stage)
         call = run.spec.call
         self.workflow = run.id if call is None else call.run
@@ -296,14 +299,19 @@ class _Alike:
         return estimates
 
     def roles(
-        self, tasks: tuple[Indices, ...], demands: tuple[Demand | None, ...], first: int = 0
+        self,
+        tasks: tuple[Indices, ...],
+        demands: tuple[Demand | None, ...],
+        first: int,
+        reads: tuple[int, ...],
     ) -> tuple[RoleRequest, ...]:
-        """The role requests of a group of these tasks. `first`: the number of the first role."""
+        """The role requests of a group of these tasks. `first`: the number of the first role; `reads`: what each task reads."""
         steps = [memory_steps(self.stage, of_role) for of_role in tasks]
-        key = (first, *map(len, tasks), *steps, demands)
+        reads = reads if self.fits else ()
+        key = (first, *map(len, tasks), *steps, demands, reads)
         found = self._roles.get(key)
         if found is None:
-            found = tuple(_roles(self.state, self.run, self.stage, tasks, steps, demands, first))
+            found = tuple(_roles(self.state, self.run, self.stage, tasks, steps, demands, first, reads))
             self._roles[key] = found
         return found
 
@@ -346,7 +354,7 @@ def _add(
         rank_ms=alike.rank_ms,
         ready_ms=ready_ms,
         gang=alike.gang and not joins,
-        roles=alike.roles(tasks, demands, max(key.role, 0)),
+        roles=alike.roles(tasks, demands, max(key.role, 0), reads),
         inputs=inputs,
         runtime_ms=runtime_ms,
         high_ms=high_ms,
@@ -433,16 +441,47 @@ def memory_steps(stage: StageRun, tasks: Indices) -> int:
 
 
 def resources_of(
-    state: EngineState, run: WorkflowRun, stage: StageRun, role: int, memory_steps: int
+    state: EngineState,
+    run: WorkflowRun,
+    stage: StageRun,
+    role: int,
+    memory_steps: int,
+    reads: tuple[int, ...] = (),
 ) -> Resources:
-    """The present request of one pod: its memory grows after each attempt that lacked some, up to the most that a node has."""
+    """The present request of one pod: its memory is fitted at first, where the stage says so, and grows after each attempt that
+    lacked some, up to the most that a node has.
+    """
     declared = stage.spec.roles[role].resources
     if memory_steps == 0:
-        return declared
+        memory_bytes = _first_memory(state, run, stage, role, reads)
+        return (
+            declared
+            if memory_bytes == declared.memory_bytes
+            else replace(declared, memory_bytes=memory_bytes)
+        )
     memory_bytes = _grown(stage, declared.memory_bytes, memory_steps)
     return replace(
         declared, memory_bytes=min(memory_bytes, _most_memory(state, run, stage, role) or memory_bytes)
     )
+
+
+def fits_memory(state: EngineState, run: WorkflowRun, stage: StageRun) -> bool:
+    """Whether first attempts of a stage get memory that fits: its document says so, or the profile of its queue."""
+    said = stage.spec.fit_memory
+    return state.policy.profile.of(run.spec.queue).fit_memory if said is None else said
+
+
+def _first_memory(
+    state: EngineState, run: WorkflowRun, stage: StageRun, role: int, reads: tuple[int, ...]
+) -> int:
+    """The memory of a first attempt that reads these datasets, in bytes: the fitted one, or what its role asks for."""
+    asked = stage.spec.roles[role].resources.memory_bytes
+    if not fits_memory(state, run, stage):
+        return asked
+    call = run.spec.call
+    waiting = run.graph.tasks_after(stage.number) if call is None else call.rank_ms // UNKNOWN_MS
+    size = read_bytes(state.cluster.catalogue, run, stage, reads) if reads else 0
+    return state.work.estimates.memory_request(*run.spec.kind_of(stage.spec), asked, waiting, size)
 
 
 def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int, most_bytes: int) -> int | None:
@@ -457,6 +496,8 @@ def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int, most_bytes:
     if role.limits is None or role.limits.memory_bytes == 0:
         return None
     grown = _grown(stage, role.limits.memory_bytes, memory_steps)
+    if most_bytes < role.resources.memory_bytes:  # it is fitted
+        return -(-role.limits.memory_bytes * most_bytes // role.resources.memory_bytes)
     if most_bytes < _grown(stage, role.resources.memory_bytes, memory_steps):
         return min(grown, max(most_bytes, role.limits.memory_bytes))
     return grown
@@ -500,7 +541,7 @@ def _most_memory(state: EngineState, run: WorkflowRun, stage: StageRun, role: in
 
 def _grown(stage: StageRun, memory_bytes: int, memory_steps: int) -> int:
     percent = max(stage.spec.retry.memory_factor_percent, 100)
-    for _ in range(memory_steps):
+    for _ in range(memory_steps % UNFITTED):
         memory_bytes = grow_memory(memory_bytes, percent)
     return memory_bytes
 
@@ -612,11 +653,12 @@ def _roles(
     steps: Sequence[int],
     demands: tuple[Demand | None, ...],
     first: int,
+    reads: tuple[int, ...],
 ) -> Iterator[RoleRequest]:
     for at, of_role in enumerate(tasks):
         role = stage.spec.roles[first + at]
         demand = demands[at] if demands else None
-        shape = shape_of(state, run, stage, first + at, steps[at], demand)
+        shape = shape_of(state, run, stage, first + at, steps[at], demand, reads=reads)
         minimum = role.minimum if stage.spec.gang else 1
         yield RoleRequest(role.name, shape, len(of_role), min(minimum, len(of_role)))
 
@@ -628,10 +670,13 @@ def shape_of(
     role: int,
     memory_steps: int,
     demand: Demand | None = None,
+    *,
+    reads: tuple[int, ...] = (),
 ) -> Shape:
     """The canonical shape of one role's pods (cached: it changes with learned estimates, and with memory that grows)."""
-    resources = resources_of(state, run, stage, role, memory_steps)
-    key = (run.id, stage.number, role, resources.memory_bytes if memory_steps else 0, demand)
+    resources = resources_of(state, run, stage, role, memory_steps, reads)
+    changed = resources.memory_bytes != stage.spec.roles[role].resources.memory_bytes
+    key = (run.id, stage.number, role, resources.memory_bytes if changed else 0, demand)
     shape = state.work.shapes.get(key)
     if shape is not None and len(shape.requests) == len(state.cluster.snapshot.axes):
         return shape

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Indices, expected
+from flowsched.engine.backlog import Indices, expected, fits_memory, resources_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, read_bytes
 from flowsched.engine.data.staging import MAX_TRIES, last_try_ms
 from flowsched.engine.io_demand import demand_text
@@ -110,7 +110,8 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
     except MissingInput:
         return ""
     expected_ms, _ = expected(state, run, stage, inputs)
-    rest = demand_text(state, run, stage, inputs) + _inputs_text(state, run, stage, inputs)
+    rest = _memory_text(state, run, stage, task, inputs) + demand_text(state, run, stage, inputs)
+    rest += _inputs_text(state, run, stage, inputs)
     if expected_ms is None:
         return f"runtime unknown, counted as {format_duration(state.policy.profile.default_runtime_ms)}{rest}"
     size = read_bytes(state.cluster.catalogue, run, stage, inputs)
@@ -124,6 +125,21 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
         return f"runs for {format_duration(expected_ms)}, {whose}{rest}"
     low, high = (format_duration(spread[LEVELS.index(level)]) for level in (100, 900))
     return f"runs for {format_duration(expected_ms)}, {whose}; eight of ten between {low} and {high}{rest}"
+
+
+def _memory_text(
+    state: EngineState, run: WorkflowRun, stage: StageRun, task: int, reads: tuple[int, ...]
+) -> str:
+    """The memory that the next attempt of a task gets, beside what it asks for; "" where it is not fitted."""
+    if not fits_memory(state, run, stage):
+        return ""
+    asked = stage.spec.roles[0].resources.memory_bytes
+    given = resources_of(
+        state, run, stage, 0, int(stage.memory_steps[task]) if stage.uniform is None else 0, reads
+    ).memory_bytes
+    samples = state.work.estimates.samples(*run.spec.kind_of(stage.spec))
+    tasks = "task" if samples == 1 else "tasks"
+    return f"; memory: asked {format_bytes(asked)}, given {format_bytes(given)} (from {samples} {tasks})"
 
 
 def _inputs_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int]) -> str:

@@ -14,14 +14,23 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import memory_limit, memory_steps, resources_of
+from flowsched.engine.backlog import fits_memory, memory_limit, memory_steps, resources_of
 from flowsched.engine.data.inputs import input_files, output_files, outputs_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, GangSeats, pod_name
 from flowsched.executor.protocol import GangSeat, OutputFile, Pod, Roster
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import EMPTY, Container, OutputSpec, Resources, RoleSpec, filled, qos_class
+from flowsched.workflow.spec import (
+    EMPTY,
+    Container,
+    LeftFor,
+    OutputSpec,
+    Resources,
+    RoleSpec,
+    filled,
+    qos_class,
+)
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=dict)  # read-only mappings
 _DECODER: Final = msgspec.json.Decoder(Pod)
@@ -160,19 +169,20 @@ class Likeness(msgspec.Struct, frozen=True):
     delivers: bool  #: its replica 0 delivers the common outputs of the gang's containers
 
 
-#: By stage (its id), role and memory steps. For one round: stages stay alive meanwhile.
-Likenesses = dict[tuple[int, int, int], Likeness]
+#: By stage (its id), role, memory steps and what is read where that matters. For one round: stages stay alive meanwhile.
+Likenesses = dict[tuple[int, int, int, tuple[int, ...]], Likeness]
 
 
 def likeness(state: EngineState, candidate: Candidate, number: int, known: Likenesses) -> Likeness:
     """The common part of all pods of a role of a group. `number`: of the role; `known`: earlier results of this function."""
     stage = candidate.stage
     steps = memory_steps(stage, candidate.tasks[candidate.at(number)])
-    key = id(stage), number, steps
+    reads = candidate.group.reads if fits_memory(state, candidate.run, stage) else ()
+    key = id(stage), number, steps, reads
     found = known.get(key)
     if found is None:
         role = stage.spec.roles[number]
-        resources = resources_of(state, candidate.run, stage, number, steps)
+        resources = resources_of(state, candidate.run, stage, number, steps, reads)
         limit = memory_limit(stage, role, steps, resources.memory_bytes)
         found = known[key] = Likeness(
             number=number,
@@ -245,7 +255,12 @@ def make_pod(
         is_last=stage.charged.item(task) + 1 >= spec.retry.attempts,
         container=None
         if spec.container is None
-        else container_of(stage, shard, writes=first and alike.delivers),
+        else container_of(
+            stage,
+            shard,
+            writes=first and alike.delivers,
+            retried=resources.memory_bytes < role.resources.memory_bytes,
+        ),
     )
 
 
@@ -260,15 +275,21 @@ def first_completing(stage: StageRun) -> int:
     return next(number for number, role in enumerate(stage.spec.roles) if role.completes)
 
 
-def container_of(stage: StageRun, shard: int, *, writes: bool = True) -> Container | None:
+def container_of(
+    stage: StageRun, shard: int, *, writes: bool = True, retried: bool = False
+) -> Container | None:
     """The container of one shard: its number and item stand in the paths and URIs of files, as in those of inputs.
 
     Args:
         stage: The stage of the shard.
         shard: Its number.
         writes: False for gang members that deliver nothing: one member delivers, the others keep their files.
+        retried: The attempt is followed by another if it runs out of memory: no file says to its client that it did.
     """
     container = stage.spec.container
+    if container is not None and retried:
+        leave = tuple(left for left in container.leave if left.reason is not LeftFor.OOM_KILLED)
+        container = replace(container, leave=leave)
     if container is not None and not writes:
         container = replace(container, delivers=False, leave=(), return_code=None)
     if container is None or not stage.spec.scattered:

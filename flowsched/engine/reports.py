@@ -40,6 +40,7 @@ from flowsched.executor.quotas import QuotaChanged
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
+from flowsched.workflow.resources import format_bytes
 from flowsched.workflow.run.advance import RELEASED
 from flowsched.workflow.run.moves import BOUND, STARTED, AttemptResources, Ended
 from flowsched.workflow.run.outcomes import EVICTED, OUT_OF_MEMORY
@@ -204,11 +205,21 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     spoiled = bool(event.changed_inputs)
     at = state.cluster.snapshot.index[node]
     room = _room_of(recorder, event.name)
-    ahead, outgrown = "", False
+    ahead, outgrown, fitted = "", False, False
     if event.reason == OUT_OF_MEMORY:
-        ahead, outgrown = memory_ahead(state, run, stage, ref.task, room.memory_bytes)
+        asked = stage.spec.roles[int(stage.role_of[ref.task % stage.members])].resources.memory_bytes
+        fitted = 0 < room.memory_bytes < asked
+        if fitted:
+            ahead = (
+                f"it had {format_bytes(room.memory_bytes)}, which its kind has used so far; "
+                f"the next attempt gets the {format_bytes(asked)} that it asks for, and this one is not counted"
+            )
+        else:
+            ahead, outgrown = memory_ahead(state, run, stage, ref.task, room.memory_bytes)
     message = "; ".join(filter(None, (event.message, ahead)))
-    end = Ended(event.exit_code, event.reason, message, outputs, returned_by(event), spoiled, outgrown)
+    end = Ended(
+        event.exit_code, event.reason, message, outputs, returned_by(event), spoiled, outgrown, fitted
+    )
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room, ran.started_ms)
     wrote = event.outputs or (run.spec.call is not None and event.exit_code == 0)
     if wrote and len(state.cluster.snapshot) > 1:

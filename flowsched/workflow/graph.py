@@ -161,6 +161,17 @@ class StageGraph:
         sizes: NDArray[np.int32] = np.diff(bounds).astype(np.int32)
         return sizes
 
+    def tasks_after(self, number: int) -> int:
+        """How many tasks cannot start before one task of a stage has ended, about: of later stages the part that falls to one."""
+        found: set[int] = set()
+        ahead = [edge.child for edge in self.edges_out[number]]
+        while ahead:
+            stage = ahead.pop()
+            if stage not in found:
+                found.add(stage)
+                ahead.extend(edge.child for edge in self.edges_out[stage])
+        return sum(max(1, self.widths[stage] // max(1, self.widths[number])) for stage in found)
+
     def upward_ranks(self, weights_ms: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """The critical path from the start of each stage to the end of the workflow.
 

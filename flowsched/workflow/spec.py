@@ -362,6 +362,7 @@ class StageSpec(msgspec.Struct, frozen=True):
     min_resources: Resources | None = None
     cache: bool = False
     container: Container | None = None
+    fit_memory: bool | None = None  #: None = as the profile of its queue says
 
     @property
     def says_io(self) -> bool:

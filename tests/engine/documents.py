@@ -60,6 +60,8 @@ def _stage(draw: st.DrawFn, number: int, before: list[dict[str, Any]]) -> dict[s
             st.sampled_from(["abort_workflow", "complete_stage", "ignore", "fail_stage", "restart_task"])
         )
         stage["policies"] = [{"event": "task_failed", "action": policy}]
+    if not gang and draw(st.booleans()):
+        stage["fit_memory"] = True
     if gang:
         stage["gang"] = True
         stage["outputs"][0]["role"] = "worker"

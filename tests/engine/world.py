@@ -33,6 +33,7 @@ from flowsched.executor.protocol import (
     ReplicaSeen,
     TransferDone,
     TransferFailed,
+    Usage,
 )
 from flowsched.scheduling.policy.framework import PROFILES
 from flowsched.scheduling.state.claims import ClaimKind
@@ -407,7 +408,8 @@ class World:
         else:
             outputs = tuple(Published(o.name, o.uri, 1_000_000) for o in pod.outputs)
             self.holds |= {(o.uri, pod.node) for o in outputs}
-            self.inbox.append(PodEnded(name, self.now, 0, outputs=outputs))
+            used = Usage(max_rss_bytes=(1 + pod.index) << 24)
+            self.inbox.append(PodEnded(name, self.now, 0, outputs=outputs, usage=used))
 
     def arrive(self, uri: str, dest: str, source: str | None, size: int) -> None:
         if source is not None and self.random.random() < self.chances.replica_lost:

@@ -128,7 +128,7 @@ async def test_fields_that_nobody_knows_are_ignored(tes: Tes) -> None:
          '"many"', "devices, as 1 or 0.5"),
         ({**HELLO, "resources": {"backend_parameters": {"VmSize": "x"}, "backend_parameters_strict": True}},
          "$.resources.backend_parameters.VmSize", 'the key "VmSize"',
-         "one of queue, user, priority, gpuCount, gpuType, timeout, expectedRuntime, attempts, memoryFactor, gang "
+         "one of queue, user, priority, gpuCount, gpuType, timeout, expectedRuntime, attempts, memoryFactor, fitMemory, gang "
          "(or backend_parameters_strict: false)"),
     ],
 )  # fmt: skip

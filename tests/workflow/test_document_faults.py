@@ -134,7 +134,7 @@ def test_faults_of_the_workflow(value: Any, faults: Faults) -> None:
                     (
                         "one of name, scatter, inputs, outputs, needs, estimate, retry, timeout, "
                         "policies, when, gang, roles, min_resources, selector, tolerations, affinity, "
-                        "anti_affinity, topology, io, cache, steps, files, container, command, resources, limits, env, "
+                        "anti_affinity, topology, io, cache, fit_memory, steps, files, container, command, resources, limits, env, "
                         "secrets"
                     ),
                 )

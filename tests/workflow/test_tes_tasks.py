@@ -158,7 +158,7 @@ def test_parameters_have_no_case() -> None:
             "backend_parameters": {
                 "QUEUE": "lab", "User": "ann", "Priority": "7",
                 "gpu_count": "2", "gpuType": "A100", "timeout": "2h", "expected_runtime": "90s",
-                "attempts": "3", "memory-factor": "1.5", "VmSize": "x", "workflow_execution_identity": "me",
+                "attempts": "3", "memory-factor": "1.5", "fit_memory": "True", "VmSize": "x", "workflow_execution_identity": "me",
             }
         }
     )  # fmt: skip
@@ -170,6 +170,7 @@ def test_parameters_have_no_case() -> None:
     assert one["selector"] == {"nvidia.com/gpu.product": "A100"}
     assert (one["timeout"], one["estimate"]) == ("2h", {"runtime": "90s"})
     assert one["retry"] == {"attempts": 3, "memory_factor": "1.5"}
+    assert one["fit_memory"] is True
     assert made.ignored == ("VmSize",)
     assert "VmSize" not in json.loads(encode_task(asked))["resources"]["backend_parameters"]
 

@@ -55,7 +55,7 @@ class Demand(NamedTuple):
     learned: int = 0
 
 
-#: Workflow, stage, role, bytes of memory if it has grown (else 0), and what was learned of its demand for disks.
+#: Workflow, stage, role, bytes of memory if not those of the document (else 0), and what was learned of its demand for disks.
 ShapeKey: TypeAlias = tuple[str, int, int, int, Demand | None]
 
 

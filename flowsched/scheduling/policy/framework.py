@@ -175,6 +175,8 @@ class Profile:
             refused. 0 = no limit.
         default_timeout_ms: The timeout of tasks that state none; 0 = `max_timeout_ms`.
         max_timeout_ms: The longest timeout that a task may state; longer ones are refused. 0 = no limit.
+        fit_memory: First attempts get the memory that tasks of their kind have used, with a margin, unless their document says
+            otherwise (`fit_memory`); False = what they ask for.
         filters: Third-party plugins beside the built-in filters.
         costs: Third-party plugins: what every pod costs.
         first_costs: Third-party plugins: what the first pod of a group costs on a node.
@@ -216,6 +218,7 @@ class Profile:
     max_submitted_tasks_per_user: int = 0
     default_timeout_ms: int = 0
     max_timeout_ms: int = 0
+    fit_memory: bool = False
     filters: tuple[Filter, ...] = ()
     costs: tuple[Cost, ...] = ()
     first_costs: tuple[Cost, ...] = ()
@@ -267,7 +270,7 @@ PER_QUEUE: Final = frozenset(
     {
         "name", "locality", "contention", "packing", "order", "age_class_ms", "origin_rate", "move_price_percent",
         "filters", "costs", "first_costs", "step_costs", "queue_order", "max_cores_per_user", "max_tasks_per_user",
-        "max_submitted_tasks_per_user", "default_timeout_ms", "max_timeout_ms",
+        "max_submitted_tasks_per_user", "default_timeout_ms", "max_timeout_ms", "fit_memory",
     }
 )  # fmt: skip
 

@@ -51,6 +51,7 @@ from flowsched.workflow.document.stage import (
     TEMPLATE_ELSEWHERE,
     Template,
     check_lists,
+    make_fit,
     make_inputs,
     make_min_resources,
     make_outputs,
@@ -476,6 +477,12 @@ STAGE: Final = Table(
             "A task that has run before, in any run of the tenant, is not run again: [resume](resume.md)",
             default=False,
         ),
+        "fit_memory": Key(
+            keys.FLAG,
+            "A first attempt gets the memory that tasks of its kind have used, with a margin, and never more than `resources` say: "
+            "[memory that fits](#memory-that-fits)",
+            otherwise="as the queue's profile says; false for a command that is told its memory",
+        ),
         "steps": Key(
             keys.list_of(STEP, "roles", 1),
             "[Programs in containers, one after the other](#steps), in place of `command`",
@@ -646,6 +653,7 @@ def _stage(section: Section) -> StageDraft:
         min_resources=make_min_resources(section),
         cache=section["cache"],
         container=container,
+        fit_memory=make_fit(section, roles, container, gang=gang),
     )
     # A name that may not be one is claimed too: stages that use it shall not be called wrong for it.
     claimed = name if isinstance(name, str) else None

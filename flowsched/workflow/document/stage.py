@@ -416,6 +416,27 @@ def check_lists(section: Section, roles: Sequence[RoleSpec], container: Containe
             return
 
 
+#: A command is told an amount of memory: it would use that much, however much it is given, or end by itself with less.
+_TOLD: Final = re.compile(r"FLOWSCHED_MEMORY\b|-Xm[xs]\d|-XX:MaxRAM")
+
+
+def make_fit(
+    section: Section, roles: Sequence[RoleSpec], container: Container | None, *, gang: bool
+) -> bool | None:
+    """The `fit_memory` of a stage: what it says; else False for gangs and commands that are told their memory, else None."""
+    if gang and section["fit_memory"]:
+        section.fault(
+            "fit_memory", "false in a gang: its members are placed together, with what they ask for"
+        )
+    if "fit_memory" in section:
+        return section["fit_memory"]  # type: ignore[no-any-return]
+    texts = [argument for role in roles for argument in (*role.command, *role.env.values())]
+    if container is not None:
+        texts += [argument for step in container.steps for argument in (*step.command, *step.env.values())]
+        texts += [placed.content for placed in container.inputs if placed.content is not None]
+    return False if gang or any(map(_TOLD.search, texts)) else None
+
+
 def _read_role(section: Section, name: str, default: Template) -> RoleSpec:
     own = make_template(section)
     replicas, minimum = section["replicas"], section["min"]

@@ -76,6 +76,9 @@ class Ended(msgspec.Struct, frozen=True):
     returned: int = 0  #: to its client, though its own exit code is 0
     spoiled: bool = False  #: an input was written to while it ran
     outgrown: bool = False  #: it ran out of memory, and no further attempt can get more than it had
+    fitted: bool = (
+        False  #: it ran out of memory that was fitted: the next attempt gets what the task asks for
+    )
 
 
 class Moves:

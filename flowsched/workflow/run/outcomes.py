@@ -10,7 +10,7 @@ from flowsched.workflow.run.elastic import MAX_LOST, goes_on_without
 from flowsched.workflow.run.lifecycle import END_OF, TaskEvent, mask_of, may
 from flowsched.workflow.run.moves import Ended, Moves
 from flowsched.workflow.run.progress import Progress
-from flowsched.workflow.run.run import StageRun
+from flowsched.workflow.run.run import UNFITTED, StageRun
 from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import PLAIN_ROLE, Action, On
 
@@ -109,6 +109,10 @@ class Outcomes:
         self.moves.event(
             "task.attempt_failed", stage, task, reason=reason, message=end.message, exit_code=end.exit_code
         )
+        if end.fitted:
+            self.statement.add(stage.own("memory_steps"), np.array([task]), UNFITTED)
+            self._again(stage, task, whole=False, delay_ms=0)
+            return
         shard = task // stage.members
         restart = action in (Action.RESTART_TASK, Action.RESTART_GANG)
         joined = stage.goal[task] == _S.RUNNING and goes_on_without(stage, task)

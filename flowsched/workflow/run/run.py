@@ -29,6 +29,9 @@ TOTALS: Final = (
     "memory_gib_ms",
     "cached",  # tasks that took the result of another workflow's task; not written where there is none
 )
+#: In `memory_steps`, beside how often memory has grown (at most as often as a task is tried): the memory that was fitted to the
+#: task's kind was too little for it.
+UNFITTED: Final = 128
 _STATES: Final = len(TaskState)
 _NAMES: Final = [state.name for state in sorted(TaskState)]
 _ENDED: Final = int(TaskState.SUCCEEDED)  #: this and all that follow are terminal
@@ -76,7 +79,7 @@ class StageRun:
         goal: (T,) TaskState it becomes once released.
         charged: (T,) failed attempts that count against `retry.attempts`.
         lost: (T,) attempts lost to infrastructure, which cost the user nothing.
-        memory_steps: (T,) how often its memory has grown.
+        memory_steps: (T,) how often its memory has grown, and `UNFITTED` if its fitted memory was too little.
         times: (T, 6) ready, staging, staged, bound, started, ended in ms; -1 where that has not happened.
         not_before: (T,) ms before which it is not offered to the scheduler (back-off).
         moved: (T,) input bytes that were copied for it.

@@ -50,6 +50,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
         "expectedRuntime",
         "attempts",
         "memoryFactor",
+        "fitMemory",
         "gang",
     )
 }
@@ -204,6 +205,10 @@ def _stage(task: Task, asked: Asked, known: Mapping[str, str]) -> dict[str, Any]
         stage["timeout"] = known["timeout"]
     if known.get("expectedruntime"):
         stage["estimate"] = {"runtime": known["expectedruntime"]}
+    if known.get("fitmemory"):
+        stage["fit_memory"] = {"true": True, "false": False}.get(
+            known["fitmemory"].lower(), known["fitmemory"]
+        )
     retry = {
         key: _number(known[name]) if key == "attempts" else known[name]
         for key, name in (("attempts", "attempts"), ("memory_factor", "memoryfactor"))
@@ -294,6 +299,7 @@ _WORDS: Final = (
     (re.compile(r"^\$\.stages\[0\]\.timeout"), f"{_PARAMETERS}.timeout"),
     (re.compile(r"^\$\.stages\[0\]\.estimate\.runtime"), f"{_PARAMETERS}.expectedRuntime"),
     (re.compile(r"^\$\.stages\[0\]\.retry\.attempts"), f"{_PARAMETERS}.attempts"),
+    (re.compile(r"^\$\.stages\[0\]\.fit_memory"), f"{_PARAMETERS}.fitMemory"),
     (re.compile(r"^\$\.stages\[0\]\.retry\.memory_factor"), f"{_PARAMETERS}.memoryFactor"),
     (re.compile(r"^\$\.labels"), "$.tags"),
     (re.compile(r"^\$\.(queue|user|priority)"), _PARAMETERS + r".\1"),
