@@ -12,7 +12,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Evictable, shut_nodes
-from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, gather_of
+from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, gather_of, is_call
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
@@ -240,7 +240,7 @@ def _refreshed(
 def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, cached: CachedBags) -> None:
     """Give cached bags their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
     locality, routes = homes.state.policy.profile.locality, cached.routes
-    if run.spec.call is not None:
+    if is_call(run):
         home = homes.of_call(run) if locality else None
         for at, candidate in enumerate(cached.candidates):
             if home != candidate.group.home:

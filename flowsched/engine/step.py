@@ -338,10 +338,10 @@ def _learn_edges(recorder: Recorder, arrived: Sequence[WorkflowRun]) -> None:
         if call is None:
             continue
         kind = run.spec.kind_of(run.spec.stages[0])
-        count = int((call.attempt or 1) == 1)
-        edges = plan.note(call.run, call.node, kind, call.after, count)
-        recorder.statement.undo_with(plan.forget, edges, call.run, kind, count)
+        plan.come(call.run, kind, recorder.statement)
+        edges = plan.note(call.run, call.node, kind, call.after)
         if edges:
+            recorder.statement.undo_with(plan.forget, edges)
             changed.add(call.run)
     for each in state.work.runs.values() if changed else ():
         if each.spec.call is not None and each.spec.call.run in changed:

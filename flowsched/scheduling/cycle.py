@@ -88,6 +88,7 @@ class _Cycle:
         self.reasons: list[Reason] = []
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
+        self.foreseen = 0  #: groups like one that found no room, of which is forecast where they will run
         self.any_ready = bool(state.snapshot.ready.any())
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.preemption = Preemption(
@@ -285,12 +286,12 @@ class _Cycle:
 
     def foresee(self, group: PodGroup) -> None:
         """Forecast where a bag like one that found no room will run, so that its data can go there meanwhile."""
-        if group.gang or not self.nowhere_local(group):
+        if group.gang or self.foreseen >= _FORESEEN or not self.nowhere_local(group):
             return
-        available = self.available_times()
-        if available.forecast < _FORESEEN:
-            request = self.state.pricer.price(group)
-            available.foresee(request, group.roles[0].count, runtime_of(group, self.state.profile))
+        self.foreseen += 1
+        left = group.roles[0].count - self.state.placed(group)
+        request = self.state.pricer.price(group)
+        self.available_times().foresee(request, left, runtime_of(group, self.state.profile))
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""

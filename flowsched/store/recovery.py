@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import zlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -280,34 +279,28 @@ class SampleRow(NamedTuple):
     outputs: dict[str, int]
 
 
-class CallsOfKind(NamedTuple):
-    """Calls of one node of a run: their kind (`WorkflowSpec.kind_of`), the nodes whose outputs they read, and how many they are
-    without those that were sent again.
-    """
+class CallOfKind(NamedTuple):
+    """A call of a run: its node there, its kind (`WorkflowSpec.kind_of`), and the nodes whose outputs it reads."""
 
     run: str
     node: str
     kind: tuple[str, str]
     after: tuple[str, ...]
-    calls: int
 
 
-async def calls(database: Database) -> list[CallsOfKind]:
-    """The newest calls, in the order of their submission; equal ones together, where the first is.
+async def calls(database: Database) -> list[CallOfKind]:
+    """The newest calls, in the order of their submission; of equal ones the first.
 
     The partial index of calls finds them: `+ 0` keeps a database from going through all workflows in the order of `seq`.
     """
     newest = select(_w.seq).where(text(tables.CALLS)).order_by((_w.seq + 0).desc()).limit(MOST)
-    query = select(_w.run, _w.node, _w.kind, _s.name, _w.after, _w.call_attempt)
-    query = query.join_from(tables.workflows, tables.stages)
+    query = select(_w.run, _w.node, _w.kind, _s.name, _w.after).join_from(tables.workflows, tables.stages)
     rows = await database.rows(query.where(_w.seq.in_(newest), _s.stage == 0).order_by(_w.seq))
-    found = Counter[tuple[str, str, str, str, str]]()
-    for row in rows:
-        found[row.run, row.node, row.kind, row.name, row.after] += row.call_attempt == 1
-    return [
-        CallsOfKind(run, node, (kind, stage), tuple(json.loads(after)), count)
-        for (run, node, kind, stage, after), count in found.items()
-    ]
+    return list(
+        dict.fromkeys(
+            CallOfKind(row.run, row.node, (row.kind, row.name), tuple(json.loads(row.after))) for row in rows
+        )
+    )
 
 
 async def samples(database: Database) -> list[SampleRow]:

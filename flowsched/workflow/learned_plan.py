@@ -7,9 +7,10 @@ A call names the nodes of its run that wrote its inputs (`Call.after`). Kinds ar
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
+from flowsched.statement import Statement
 from flowsched.workflow.estimates import ENOUGH, Estimates, typical_ms
 from flowsched.workflow.plan import EdgePlan, NodePlan, Plan, ranks
 
@@ -30,10 +31,17 @@ _MOST_PLANS: Final = 256
 _AGAIN: Final = 256
 
 
+class Gathered(NamedTuple):
+    """What one call of a run has read of all calls of another kind."""
+
+    calls: int  #: of the other kind
+    read_bytes: int  #: by the one call, of all kinds
+
+
 class LearnedPlan:
     """Kinds and the kinds that follow them. They have no cycle: `note` leaves out an edge that would close one."""
 
-    __slots__ = ("_calls", "_followers", "_kinds", "_most", "_noted", "_plans", "_ranks", "_refused")
+    __slots__ = ("_done", "_followers", "_gathered", "_kinds", "_noted", "_plans", "_ranks", "_refused")
 
     def __init__(self) -> None:
         self._followers: dict[Kind, dict[Kind, None]] = {}
@@ -42,18 +50,16 @@ class LearnedPlan:
         self._ranks: dict[Kind, tuple[tuple[int, int], int]] = {}  #: kind -> its basis, and `onward_ms`
         self._refused: set[Edge] = set()  #: they would close a cycle
         self._noted = 0  #: calls
-        self._calls: OrderedDict[tuple[str, Kind], int] = (
-            OrderedDict()
-        )  #: by run and kind, how many have arrived
-        self._most: dict[Kind, int] = {}  #: kind -> its calls in the run that had most of them
+        self._done: dict[
+            tuple[str, Kind], int
+        ] = {}  #: by run and kind that has come, how many have succeeded
+        self._gathered: dict[
+            Kind, dict[Kind, Gathered]
+        ] = {}  #: kind -> kinds of which one call gathered, in the newest run
 
-    def note(self, run: str, node: str, kind: Kind, after: Iterable[str], calls: int = 1) -> list[Edge]:
-        """Calls of this kind have arrived, which read outputs of these nodes. Returns the edges that are new; they are noted once.
-
-        `calls`: how many; 0 = the retry of one.
-        """
+    def note(self, run: str, node: str, kind: Kind, after: Iterable[str]) -> list[Edge]:
+        """A call of this kind has arrived, which reads outputs of these nodes. Returns the edges that are new. Idempotent."""
         self._noted += 1
-        self._count((run, kind), calls)
         self._kinds[run, node] = kind
         self._kinds.move_to_end((run, node))
         if len(self._kinds) > _NODES:
@@ -79,37 +85,53 @@ class LearnedPlan:
             new.append(edge)
         return new
 
-    def _count(self, key: tuple[str, Kind], calls: int) -> None:
-        self._calls[key] = count = self._calls.get(key, 0) + calls
-        self._calls.move_to_end(key)
-        self._most[key[1]] = max(self._most.get(key[1], 0), count)
-        if len(self._calls) > _NODES:
-            self._calls.popitem(last=False)
-
-    def gatherer(self, kind: Kind) -> Kind | None:
-        """The kind of which a run has one call that reads what many calls of this kind write; None = none is known."""
-        if self._most.get(kind, 0) < 2:
-            return None
-        return next((each for each in self._followers.get(kind, ()) if self._most.get(each) == 1), None)
-
-    def most_calls(self, kind: Kind) -> int:
-        """How many calls of a kind a run has had at most."""
-        return self._most.get(kind, 0)
-
-    def has_come(self, run: str, kind: Kind) -> bool:
-        """Whether a call of this kind has arrived in a run."""
-        return self._calls.get((run, kind), 0) > 0
-
-    def forget(self, edges: Iterable[Edge], run: str, kind: Kind, calls: int = 1) -> None:
-        """Take back calls that `note` has noted, and the edges that it has returned."""
-        self._count((run, kind), -calls)
-        for parent, child in edges:
-            del self._followers[parent][child]
+    def forget(self, edges: Iterable[Edge]) -> None:
+        """Take back edges that `note` has returned."""
+        for parent, kind in edges:
+            del self._followers[parent][kind]
             if not self._followers[parent]:
                 del self._followers[parent]
         self._plans.clear()
         self._ranks.clear()
         self._refused.clear()
+
+    def come(self, run: str, kind: Kind, statement: Statement) -> None:
+        """A call of this kind has arrived in a run."""
+        if (run, kind) not in self._done:
+            statement.put(self._done, (run, kind), 0)
+            if len(self._done) > _NODES:
+                statement.pop(self._done, next(iter(self._done)))
+
+    def has_come(self, run: str, kind: Kind) -> bool:
+        """Whether a call of this kind has arrived in a run."""
+        return (run, kind) in self._done
+
+    def succeeded(
+        self, run: str, kind: Kind, after: Iterable[str], read_bytes: int, statement: Statement
+    ) -> None:
+        """A call has succeeded, which read outputs of these nodes, so many bytes in all.
+
+        Where it is the first of its kind, and two or more calls of another kind that it follows have succeeded, it gathers them.
+        A second one shows that none does.
+        """
+        count = self._done.get((run, kind), 0) + 1
+        statement.put(self._done, (run, kind), count)
+        for parent in dict.fromkeys(self._kinds.get((run, node)) for node in after):
+            if parent is None or parent == kind:
+                continue
+            known, calls = self._gathered.get(parent, {}), self._done.get((run, parent), 0)
+            if count > 1 or calls < 2:
+                if kind in known:
+                    statement.pop(known, kind)
+            elif known or len(self._gathered) < _KINDS:
+                if parent not in self._gathered:
+                    statement.put(self._gathered, parent, known)
+                if kind in known or len(known) < _FOLLOWERS:
+                    statement.put(known, kind, Gathered(calls, read_bytes))
+
+    def gatherers(self, kind: Kind) -> Mapping[Kind, Gathered]:
+        """The kinds of which the newest run had one call that read what several calls of this kind wrote."""
+        return self._gathered.get(kind, {})
 
     def plan(self, kind: Kind) -> Plan | None:
         """The plan from a kind on; None where no kind is known to follow it."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowsched.statement import Statement
 from flowsched.workflow.estimates import Estimates, Measured
 from flowsched.workflow.learned_plan import LearnedPlan
 from flowsched.workflow.plan import ranks
@@ -101,7 +102,7 @@ def test_edges_that_are_taken_back_are_new_again() -> None:
     learned.note("r", "a", kind("align"), ())
     new = learned.note("r", "b", kind("sort"), ["a"])
     assert not learned.note("r", "a", kind("align"), ["b"])
-    learned.forget(new, "r", kind("sort"))
+    learned.forget(new)
     assert learned.plan(kind("align")) is None
     assert learned.note("r", "a", kind("align"), ["b"]) == [(kind("sort"), kind("align"))]
 
@@ -120,19 +121,54 @@ def test_nodes_of_a_long_run_outlast_those_of_later_runs() -> None:
     ]
 
 
+def ran(learned: LearnedPlan, run: str, shards: int, *gatherers: str, read_bytes: int = 900) -> Statement:
+    """A run in which so many `align` succeed, and then these calls, which read them all."""
+    statement = Statement()
+    for shard in range(shards):
+        learned.note(run, f"a{shard}", kind("align"), ())
+        learned.come(run, kind("align"), statement)
+        learned.succeeded(run, kind("align"), (), 0, statement)
+    for name in gatherers:
+        after = [f"a{shard}" for shard in range(shards)]
+        learned.note(run, name, kind(name), after)
+        learned.come(run, kind(name), statement)
+        learned.succeeded(run, kind(name), after, read_bytes, statement)
+    return statement
+
+
 def test_one_call_of_a_run_gathers_what_many_write() -> None:
-    """A run has one such call, and many of the kind before it. A second one in a run, or none known yet: nothing gathers."""
+    """The newest run says how many calls it read, and how many bytes. A second one in a run: none gathers."""
     learned, align, merge = LearnedPlan(), kind("align"), kind("merge")
-    for shard in range(3):
-        learned.note("night-1", f"a{shard}", align, ())
-    assert learned.gatherer(align) is None
-    learned.note("night-1", "m", merge, ["a0", "a1", "a2"])
-    assert learned.gatherer(align) == merge
-    assert learned.gatherer(merge) is None
-    assert learned.most_calls(align) == 3
+    ran(learned, "night-1", 3)
+    assert not learned.gatherers(align)
+    ran(learned, "night-2", 3, "merge")
+    assert learned.gatherers(align) == {merge: (3, 900)}
+    assert not learned.gatherers(merge)
+    ran(learned, "night-3", 5, "merge", read_bytes=1500)
+    assert learned.gatherers(align) == {merge: (5, 1500)}
+    ran(learned, "night-4", 3, "merge", "merge")
+    assert not learned.gatherers(align)
+    ran(learned, "night-5", 1, "merge")
+    assert not learned.gatherers(align), "one call is not several"
+
+
+def test_a_call_that_failed_is_no_second_one() -> None:
+    """Only those that have succeeded count: the engine sends a failed one again, under whatever number."""
+    learned, merge = LearnedPlan(), kind("merge")
+    learned.come("night-1", merge, Statement())
     assert learned.has_come("night-1", merge)
     assert not learned.has_come("night-2", merge)
-    learned.note("night-2", "m", merge, (), 0)
-    assert learned.gatherer(align) == merge, "a retry is no second call"
-    learned.note("night-1", "m2", merge, ["a1"])
-    assert learned.gatherer(align) is None
+    learned.note("night-1", "merge", merge, ())
+    ran(learned, "night-1", 3, "merge")
+    assert learned.gatherers(kind("align")) == {merge: (3, 900)}
+
+
+def test_gatherers_of_a_step_that_is_undone_are_forgotten() -> None:
+    """What came before it stays."""
+    learned, align, merge = LearnedPlan(), kind("align"), kind("merge")
+    ran(learned, "night-1", 3, "merge").rollback()
+    assert not learned.gatherers(align)
+    assert not learned.has_come("night-1", merge)
+    ran(learned, "night-2", 3, "merge")
+    ran(learned, "night-3", 3, "merge", "merge").rollback()
+    assert learned.gatherers(align) == {merge: (3, 900)}

@@ -22,6 +22,7 @@ from flowsched.errors import FlowschedError, NotFound
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Executor, Pod
 from flowsched.log_lines import get_logger
+from flowsched.statement import Statement
 from flowsched.store.database import Database
 from flowsched.store.recovery import calls, load, load_living, outline, samples
 from flowsched.store.rows import Living, StageRow
@@ -70,6 +71,7 @@ async def recover(database: Database, state: EngineState, nodes: Sequence[NodeIn
         )
     for call in await calls(database):
         state.work.engines.learned_plan.note(*call)
+        state.work.engines.learned_plan.come(call.run, call.kind, Statement())
     for replica in recovery.replicas:
         at = state.cluster.snapshot.index.get(replica.node)
         if at is not None:

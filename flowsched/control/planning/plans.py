@@ -362,6 +362,7 @@ class PlanBook:
         self._clock = clock
         self._new_id = new_id
         self._known: OrderedDict[str, tuple[int, Plan | None, Mapping[str, RankPlan]]] = OrderedDict()
+        self._looking = asyncio.Lock()  #: while a call looks for its plan
         self._runs = Runs(database)
         self._wanted = RunPlanner(self._plan_run, self._lives)
         #: Awaited with the name of a run that has a plan now.
@@ -459,20 +460,25 @@ class PlanBook:
         """
         label = labels.get(LABEL, "")
         key = f"{label} {call.run}"
-        now = self._clock()
-        known = self._known.get(key)
-        if known is None or now - known[0] > FRESH_MS:
-            plan = await self._found(label, call.run)
-            known = (now, plan, {} if plan is None else await self._ranks(plan))
-            self._known[key] = known
-            self._known.move_to_end(key)
-            while len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
-        _, plan, found = known
+        if not self._is_fresh(key):
+            async with self._looking:  # the calls of a wide scatter come together: one of them looks
+                if not self._is_fresh(key):
+                    now, plan = self._clock(), await self._found(label, call.run)
+                    ranks = {} if plan is None else await self._ranks(plan)
+                    self._known[key] = now, plan, ranks
+                    self._known.move_to_end(key)
+                    while len(self._known) > _MOST_KNOWN:
+                        self._known.popitem(last=False)
+        _, plan, found = self._known[key]
         if plan is None:
             self._want(call)
             return None
         return rank_of(plan, found, call.node)
+
+    def _is_fresh(self, key: str) -> bool:
+        """Whether the plan of a run was looked for a moment ago."""
+        known = self._known.get(key)
+        return known is not None and self._clock() - known[0] <= FRESH_MS
 
     async def _found(self, label: str, run: str) -> Plan | None:
         """The plan of a call. One that cannot be read is none: a call must be accepted whatever became of its plan."""

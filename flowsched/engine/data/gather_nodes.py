@@ -34,8 +34,8 @@ from flowsched.workflow.spec import InputSpec, Match
 _MOST_READERS: Final = 8
 #: Inputs that one link brings together in less than this are not worth a gather node.
 _LEAST_MS: Final = 500
-#: Gather nodes of engines' calls at most; those of the oldest runs go first.
-_MOST_CALL_HOMES: Final = 10_000
+#: Gather nodes of engines' calls at most: those of the runs that began last.
+_MOST_CALL_HOMES: Final = 256
 #: So many stages on, gatherers of what gatherers write are looked at.
 _FAR: Final = 3
 #: Members in these states have, or will have, their outputs on their node.
@@ -99,7 +99,7 @@ class Homes:
 
     def of(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Home | None:
         """The gather node of this shard's output; None = it has none. `far`: how many stages on the search goes."""
-        if run.spec.call is not None:
+        if is_call(run):
             return self.of_call(run)
         route = self.route(run, stage, shard, far)
         return None if route is None else self.at(run, route)
@@ -110,7 +110,8 @@ class Homes:
         kind = run.spec.kind_of(run.spec.stages[0])
         key = (run.spec.call.run, kind)
         if key not in self._of_calls:
-            self._of_calls[key] = call_home(self.state, *key)
+            found = call_home(self.state, *key)
+            self._of_calls[key] = None if found is None else found[0]
         return self._of_calls[key]
 
     def route(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Route | None:
@@ -147,36 +148,42 @@ class Homes:
         return home
 
 
-def call_home(state: EngineState, run: str, kind: Kind) -> Home | None:
-    """The gather node of what calls of a kind write in an engine's run: the node of the one call of it that will read all of that.
+def is_call(run: WorkflowRun) -> bool:
+    """Whether it is one task of an engine's run, so that only the learned plan knows its readers."""
+    return run.spec.call is not None and len(run.stages) == 1
 
-    It is known once an earlier run had such a call. A call that reads a small part of what they write (a report of their logs)
-    gathers nothing.
+
+def call_home(state: EngineState, run: str, kind: Kind) -> tuple[Home, Kind] | None:
+    """The gather node of what calls of a kind write in an engine's run, and the kind of the call that will read all of it there.
+
+    The newest run that had such a call says so. None where it read less than half of what was written (a report of logs), where
+    two kinds do (of two pipelines, which have this kind in common), and once one has come.
     """
     plan, snapshot = state.work.engines.learned_plan, state.cluster.snapshot
-    gatherer = plan.gatherer(kind)
-    if gatherer is None or len(snapshot) < 2 or plan.has_come(run, gatherer):
+    if len(snapshot) < 2 or run in state.work.engines.ended:
         return None
     each = written_bytes(state, kind)
-    gathered = min(each * plan.most_calls(kind), state.work.estimates.typical_size(*gatherer) or 0)
-    if 2 * gathered < each * plan.most_calls(kind):
+    known = plan.gatherers(kind)
+    found = [other for other, had in known.items() if 0 < each * had.calls <= 2 * had.read_bytes]
+    if len(found) != 1 or any(plan.has_come(run, other) for other in known):
         return None
+    gathered = each * known[found[0]].calls
     rates = np.maximum(snapshot.nic_in, 1)
     if gathered * 1000 // int(rates.max(initial=1)) < _LEAST_MS:
         return None
-    key = (run, gatherer)
-    node = state.data.call_homes.get(key)
-    if node is None or not snapshot.ready[node]:
+    homes, key = state.data.call_homes, (run, found[0])
+    node = homes.get(key)
+    if node is None or node >= len(snapshot) or not snapshot.ready[node]:
         cost = gathered * 1000 // rates + load_of(state)
-        for at in state.data.call_homes.values():
-            cost[at] += gathered * 1000 // int(rates[at])
+        for (other, gatherer), at in homes.items():
+            if at < len(snapshot) and not plan.has_come(other, gatherer):
+                cost[at] += gathered * 1000 // int(rates[at])
         if not snapshot.ready.any():
             return None
-        node = int(np.argmin(np.where(snapshot.ready, cost, np.iinfo(np.int64).max)))
-        state.data.call_homes[key] = node
-        if len(state.data.call_homes) > _MOST_CALL_HOMES:
-            del state.data.call_homes[next(iter(state.data.call_homes))]
-    return Home(node, each, state.data.push_backlog.get(node, 0))
+        node = homes[key] = int(np.argmin(np.where(snapshot.ready, cost, np.iinfo(np.int64).max)))
+        if len(homes) > _MOST_CALL_HOMES:
+            del homes[next(iter(homes))]
+    return Home(node, each, state.data.push_backlog.get(node, 0)), found[0]
 
 
 def written_bytes(state: EngineState, kind: Kind) -> int:

@@ -10,24 +10,25 @@ from typing import Final
 
 import numpy as np
 
-from flowsched.engine.data.gather_nodes import call_home, consumer_shard, gather_of
-from flowsched.engine.state import EngineState
-from flowsched.engine.state.data import Spread
+from flowsched.engine.data.gather_nodes import call_home, consumer_shard, gather_of, is_call
+from flowsched.engine.state.data import Awaited, Spread
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import PiecesSeen, TransferDone, TransferFailed
 from flowsched.scheduling.plan import Plan
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.transfers import TransferWant, Wants
-from flowsched.workflow.learned_plan import Kind
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.run.states import TaskState
+from flowsched.workflow.run.states import RunState, TaskState
+
+#: An output of an engine's call waits so long for the call that will read it: the engine or its run may be gone.
+_AWAITED_MS: Final = 1_800_000
 
 
 def note_written(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, node: int) -> None:
     """A shard's outputs are on a node: if their reader's home is another one, they shall go there."""
     state = recorder.state
-    if run.spec.call is not None:
-        _note_call(recorder, run, stage, node)
+    if is_call(run):
+        _note_call(recorder, run, stage, task, node)
         return
     gather = gather_of(state, run, stage)
     if gather is None:
@@ -48,22 +49,27 @@ def note_written(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: in
             _push(recorder, want, run.id, gather.consumer)
 
 
-def _note_call(recorder: Recorder, run: WorkflowRun, stage: StageRun, node: int) -> None:
-    """The files that an engine's call has left on a node go to the node of the call that will gather them."""
-    call, catalogue, kind = run.spec.call, recorder.state.cluster.catalogue, run.spec.kind_of(stage.spec)
-    home = None if call is None else call_home(recorder.state, call.run, kind)
-    gatherer = recorder.state.work.engines.learned_plan.gatherer(kind)
-    if call is None or home is None or gatherer is None or home.node == node or stage.spec.container is None:
+def _note_call(recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, node: int) -> None:
+    """An engine's call has succeeded: what it has left on its node goes to the node of the call that will gather it."""
+    state, call, kind = recorder.state, run.spec.call, run.spec.kind_of(stage.spec)
+    if call is None or run.state is not RunState.SUCCEEDED:
         return
+    read_bytes = int(stage.local[task]) + int(stage.moved[task])
+    state.work.engines.learned_plan.succeeded(call.run, kind, call.after, read_bytes, recorder.statement)
+    found = call_home(state, call.run, kind)
+    if found is None or found[0].node == node or stage.spec.container is None:
+        return
+    (home, gatherer), catalogue = found, state.cluster.catalogue
+    reader = Awaited(gatherer, recorder.now + _AWAITED_MS)
     for out in stage.spec.container.outputs:
         known = catalogue.find(run.versions.get(out.uri, out.uri))
         for dataset in (*catalogue.versions_of(out.uri), *(() if known is None else (known,))):
             if catalogue.is_on(dataset, node):
                 want = TransferWant(dataset, home.node, int(run.ranks[0]), run.spec.priority, 2)
-                _push(recorder, want, call.run, gatherer)
+                _push(recorder, want, call.run, reader)
 
 
-def _push(recorder: Recorder, want: TransferWant, workflow: str, reader: int | Kind) -> None:
+def _push(recorder: Recorder, want: TransferWant, workflow: str, reader: int | Awaited) -> None:
     pushes, pair = recorder.state.data.pushes, (want.dataset, want.dest)
     if pair not in pushes:
         _count(recorder, want.dest, recorder.state.cluster.catalogue.sizes[want.dataset])
@@ -89,7 +95,7 @@ def pushes(recorder: Recorder) -> list[TransferWant]:
     state, wants = recorder.state, []
     for pair, (want, workflow, reader) in list(state.data.pushes.items()):
         there = state.cluster.catalogue.is_on(*pair)
-        waits = _waits(state, workflow, reader)
+        waits = _waits(recorder, workflow, reader)
         if (
             there
             or not waits
@@ -103,10 +109,12 @@ def pushes(recorder: Recorder) -> list[TransferWant]:
     return wants
 
 
-def _waits(state: EngineState, workflow: str, reader: int | Kind) -> bool:
-    """Whether the task that gathers is still to start; a call is still to arrive."""
-    if not isinstance(reader, int):
-        return not state.work.engines.learned_plan.has_come(workflow, reader)
+def _waits(recorder: Recorder, workflow: str, reader: int | Awaited) -> bool:
+    """Whether the task that gathers is still to start; of an engine's run, to arrive."""
+    state, engines = recorder.state, recorder.state.work.engines
+    if isinstance(reader, Awaited):
+        gone = recorder.now > reader.until_ms or workflow in engines.ended
+        return not (gone or engines.learned_plan.has_come(workflow, reader.kind))
     run = state.work.runs.get(workflow)
     if run is None:
         return False

@@ -72,6 +72,13 @@ class Route(NamedTuple):
     far: int
 
 
+class Awaited(NamedTuple):
+    """A call of an engine's run that will probably come, by its kind; until then at most."""
+
+    kind: Kind
+    until_ms: int
+
+
 class Spread(NamedTuple):
     """A dataset from outside, and the stages of a workflow that read it in all their shards."""
 
@@ -107,7 +114,7 @@ class DataState(msgspec.Struct):
         file_readers: Path or file URI -> the tasks that read this file, the file that was read last at the end.
         read_from: (dataset, node) -> how many pods elsewhere read it there.
         pushes: (dataset, node) -> the copy to its gather node, and the task that it is for: (want, workflow, stage),
-            or (want, run of an engine, kind of the call).
+            or (want, run of an engine, the call that it awaits).
         push_backlog: Node -> bytes of `pushes` to it.
         spreads: Workflow -> datasets that may be worth having on each of `spread_over` ready nodes.
         foreseen: (dataset, node) that tasks which wait for room will probably read there.
@@ -133,7 +140,9 @@ class DataState(msgspec.Struct):
     backoff: dict[tuple[int, int], Backoff] = msgspec.field(default_factory=dict)
     file_readers: dict[str, FileReaders] = msgspec.field(default_factory=dict)
     read_from: dict[tuple[int, int], int] = msgspec.field(default_factory=dict)
-    pushes: dict[tuple[int, int], tuple[TransferWant, str, int | Kind]] = msgspec.field(default_factory=dict)
+    pushes: dict[tuple[int, int], tuple[TransferWant, str, int | Awaited]] = msgspec.field(
+        default_factory=dict
+    )
     push_backlog: dict[int, int] = msgspec.field(default_factory=dict)
     spreads: dict[str, tuple[Spread, ...]] = msgspec.field(default_factory=dict)
     spread_over: int = 0
