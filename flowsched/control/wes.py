@@ -20,15 +20,17 @@ import msgspec
 
 from flowsched import engine_programs
 from flowsched.cluster.local.orders import set_secret
-from flowsched.errors import InvalidRequest, NotFound
+from flowsched.errors import InvalidRequest, NotFound, OutcomeUnknown
 from flowsched.executor.protocol import Expired
 from flowsched.workflow.document.reader import read_document
 from flowsched.workflow.formats.heads import ENGINES, TOKEN_SECRET, TYPE_LABEL, run_name
-from flowsched.workflow.views import TaskPage, TaskView, WorkflowPage, WorkflowView
+from flowsched.workflow.views import SubmittedView, TaskPage, TaskView, WorkflowPage, WorkflowView
 
 #: In the root: a folder for each run, which goes with the run.
 FOLDER: Final = "wes"
 _REQUEST: Final = "request.json"
+#: In a run's folder: the id of its head's workflow, with which the folder expires.
+_WORKFLOW: Final = "workflow"
 _PARAMS: Final = "workflow_params.json"
 _LONGEST_NAME: Final = 255
 #: The ids that this module gives. Other runs have the ids that their clients chose, which may lead out of a folder.
@@ -64,7 +66,7 @@ class WesService:
         self,
         root: Path | None,
         *,
-        submit: Callable[[bytes], Awaitable[object]],
+        submit: Callable[[bytes], Awaitable[SubmittedView]],
         workflow: Callable[[str], Awaitable[WorkflowView]],
         list_workflows: Callable[..., Awaitable[WorkflowPage]],
         task: Callable[[str, str, int], Awaitable[TaskView]],
@@ -136,10 +138,14 @@ class WesService:
         )  # fmt: skip
         try:
             await asyncio.to_thread(self._write, folder, paths, request, token)
-            await self._submit(document)
+            head = await self._submit(document)
+        except OutcomeUnknown:  # the head may be about to start
+            raise
         except Exception:
             await asyncio.to_thread(shutil.rmtree, folder.parent, ignore_errors=True)
             raise
+        with contextlib.suppress(OSError):  # without it the folder stays
+            await asyncio.to_thread(_write_new, folder.parent / _WORKFLOW, head.id.encode())
         return ident
 
     def _write(
@@ -208,18 +214,34 @@ class WesService:
 
 
 async def expire(root: Path, expired: Expired) -> None:
-    """Remove the folders of runs that have expired, with their results.
+    """Remove the folders of runs whose heads have expired, with their results. A folder that names no workflow stays.
 
     Args:
         root: Of the service.
-        expired: Which of some runs the database has removed.
+        expired: Which of some workflows the database has removed.
     """
-    try:
-        runs = await asyncio.to_thread(os.listdir, root / FOLDER)
-    except FileNotFoundError:
-        return
-    for run in await expired(runs):
-        await asyncio.to_thread(shutil.rmtree, root / FOLDER / run, ignore_errors=True)
+    folders = await asyncio.to_thread(_folders, root / FOLDER)
+    for workflow in await expired(folders):
+        await asyncio.to_thread(shutil.rmtree, folders[workflow], ignore_errors=True)
+
+
+def _folders(above: Path) -> dict[str, str]:
+    """The folders of runs, by the workflow of their head."""
+    found = {}
+    with contextlib.suppress(FileNotFoundError), os.scandir(above) as entries:
+        for entry in entries:
+            if not _OWN_ID.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                continue
+            with contextlib.suppress(OSError):
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                file = os.open(f"{entry.path}/{_WORKFLOW}", flags)
+                try:
+                    workflow = os.read(file, _LONGEST_NAME)
+                finally:
+                    os.close(file)
+                if workflow.isalnum():  # bytes: of ASCII alone
+                    found[workflow.decode()] = entry.path
+    return found
 
 
 async def _installed() -> dict[str, tuple[str, str]]:

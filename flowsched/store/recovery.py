@@ -19,7 +19,6 @@ from sqlalchemy import (
     delete,
     exists,
     insert,
-    literal,
     select,
     text,
     tuple_,
@@ -204,11 +203,8 @@ async def remove_finished(
             insert(tables.expired), [{"workflow_id": name, "at_ms": before_ms} for name in names]
         )
         if runs:
-            run, rest = tables.runs.c.id, select(_w.id).where(_w.run == tables.runs.c.id).exists()
-            known = exists().where(tables.expired.c.workflow_id == run)
-            over = select(run, literal(before_ms)).where(run.in_(runs), ~rest, ~known)
-            connection.execute(insert(tables.expired).from_select(["workflow_id", "at_ms"], over))
-            connection.execute(delete(tables.runs).where(run.in_(runs), ~rest))
+            rest = select(_w.id).where(_w.run == tables.runs.c.id).exists()
+            connection.execute(delete(tables.runs).where(tables.runs.c.id.in_(runs), ~rest))
         return Removed(len(names), removed)
 
     return await database.write(work)
@@ -243,9 +239,7 @@ EXPIRED_RETENTION_MS: Final = 90 * 86_400_000
 
 
 async def expired(database: Database, workflows: Collection[str]) -> set[str]:
-    """Which of some workflows, or runs of engines, this database has removed, and no later workflow has taken results of: their
-    files may go.
-    """
+    """Which of some workflows this database has removed, and no later workflow has taken results of: their files may go."""
     name = tables.expired.c.workflow_id
     query = select(name).where(name.in_(IDS), ~_TAKEN)
     return {row.workflow_id for row in await database.rows_of(query, sorted(workflows))}

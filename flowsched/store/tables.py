@@ -256,9 +256,8 @@ Index("ix_cache_keys_key", cache_keys.c.key)
 Index("ix_cache_keys_place", cache_keys.c.place, cache_keys.c.at_ms)
 Index("ix_cache_keys_source", cache_keys.c.source)
 
-#: Workflows and runs of engines that expiry has removed, and by which time they had ended. Their files may go, those of no others:
-#: that a workflow has no row does not prove that it was ever here (the root of another database, a backup that is older than the
-#: root).
+#: Workflows that expiry has removed, and by which time they had ended. Their files may go, those of no others: that a workflow has
+#: no row does not prove that it was ever here (the root of another database, a backup that is older than the root).
 expired: Final = Table(
     "expired",
     metadata,

@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 from flowsched.app import Running, Settings, assembled, now_ms, running
 from flowsched.cli.app import app as cli
 from flowsched.clock import ServiceClock
+from flowsched.control.leading import retention
 from flowsched.control.leading.retention import Expiry
 from flowsched.control.wes import RunRequest
+from flowsched.errors import OutcomeUnknown, StorageBusy
 from flowsched.values import replace
 
 DOCUMENT = json.dumps(
@@ -66,38 +68,128 @@ async def test_an_old_workflow_leaves_nothing_and_a_young_one_stays(tmp_path: Pa
         assert await expiry.once() == 0
 
 
+def program(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Nextflow that does what the script says."""
+    path = folder / "bin" / "nextflow"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+
+def everything(up: Running) -> Expiry:
+    """Expiry of all that has ended."""
+    service, root, clock = up.service, up.service.wes._root, lambda: now_ms() + 1
+    dispatcher = service._leader.dispatcher
+    return Expiry(service._database, dispatcher, up.executor, root=root, keep_days=0, clock=clock)
+
+
+NEXTFLOW = RunRequest(workflow_type="NFL", workflow_url="main.nf")
+
+
 async def test_the_folder_of_a_wes_run_goes_with_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder of which the database knows nothing stays: the run may be another database's, or be about to begin."""
-    program = tmp_path / "bin" / "nextflow"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\ntouch result\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    asked = RunRequest(workflow_type="NFL", workflow_url="main.nf")
+    """A folder whose workflow this database has not removed stays, and so does one that names none."""
+    program(tmp_path, "touch result", monkeypatch)
     async with running(Settings(port=0, root=tmp_path / "root", log_level="error")) as up:
-        runs = [await up.service.wes.begin(asked, {"main.nf": b""}, up.url, None) for _ in range(2)]
+        runs = [await up.service.wes.begin(NEXTFLOW, {"main.nf": b""}, up.url, None) for _ in range(2)]
         folders = [tmp_path / "root" / "wes" / run for run in runs]
-        other = folders[0].with_name("other-0123456789abcdef")
-        other.mkdir()
         for run, folder in zip(runs, folders, strict=True):
             await up.service.ended(run)
             assert (folder / "work" / "result").exists()
+        known = (folders[0] / "workflow").read_text()
+        above = folders[0].parent
+        stay = [
+            above / f"{name}-0123456789abcdef"
+            for name in ("file", "fifo", "dir", "link", "odd", "other", "none")
+        ]
+        for name in stay[1:]:
+            name.mkdir()
+        stay[0].write_text(known)
+        os.mkfifo(stay[1] / "workflow")
+        (stay[2] / "workflow").mkdir()
+        (stay[3] / "workflow").symlink_to(folders[0] / "workflow")
+        (stay[4] / "workflow").write_bytes(b"\0\xff")
+        (stay[5] / "workflow").write_text("w0123456789abcdef")
+        linked = above / "linked-0123456789abcdef"
+        linked.symlink_to(folders[0])
+        for odd in (b"\xff\xfe", b"a-0123456789abcdef\n"):
+            stay.append(Path(os.fsdecode(os.fsencode(above) + b"/" + odd)))
+            stay[-1].mkdir()
+            (stay[-1] / "workflow").write_text(known)
         leader = up.service._leader
-        expiry = leader._expiry(leader.dispatcher)
-        assert await expiry.once() == 0
+        assert await leader._expiry(leader.dispatcher).once() == 0
         assert all(folder.exists() for folder in folders)
-        expiry = Expiry(
-            up.service._database,
-            leader.dispatcher,
-            up.executor,
-            root=tmp_path / "root",
-            keep_days=0,
-            clock=lambda: now_ms() + 1,
-        )
-        assert await expiry.once() == 2
-        assert list(other.parent.iterdir()) == [other]
+        assert await everything(up).once() == 2
+        assert sorted(above.iterdir()) == sorted([*stay, linked])
+
+
+async def test_a_run_that_a_client_names_as_a_workflow_or_a_folder_removes_neither(tmp_path: Path) -> None:
+    """The ids of runs are a client's own words. Later both expire as usual."""
+    waits = {"name": "wait", "command": ["sleep", "600"], "needs": ["write"]}
+    document = json.loads(DOCUMENT)
+    live = json.dumps({**document, "stages": [*document["stages"], waits]}).encode()
+    folder = tmp_path / "wes" / "other-0123456789abcdef"
+    async with running(Settings(port=0, root=tmp_path, log_level="error")) as up:
+        service = up.service
+        named = (await service.submit(live)).id
+        while (await service.workflow(named)).counts != {"SUCCEEDED": 1, "RUNNING": 1}:
+            await asyncio.sleep(0.01)
+        (folder / "work").mkdir(parents=True)
+        for run in (named, folder.name, "..", "../nodes"):
+            call = {"run": run, "run_name": "r", "source": "x", "node": "n"}
+            await ended(service, (await service.submit(json.dumps({**document, "call": call}).encode())).id)
+        assert await everything(up).once() == 4
+        assert (await service.logs(named, "write", 0))[0] == b"said\n"
+        said = [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"kept\n"]
+        assert len(said) == 1
+        assert folder.exists()
+        await service.command(named, "cancel")
+        await ended(service, named)
+        assert await everything(up).once() == 1
+
+
+@pytest.mark.parametrize(("error", "stays"), [(OutcomeUnknown("lost"), True), (StorageBusy("full"), False)])
+async def test_the_folder_of_a_run_that_is_perhaps_accepted_stays(
+    error: Exception, stays: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its engine may be about to start there."""
+    program(tmp_path, "true", monkeypatch)
+
+    async def submit(document: bytes) -> None:
+        raise error
+
+    async with running(Settings(port=0, root=tmp_path / "root", log_level="error")) as up:
+        monkeypatch.setattr(up.service.wes, "_submit", submit)
+        with pytest.raises(StorageBusy):
+            await up.service.wes.begin(NEXTFLOW, {"main.nf": b""}, up.url, None)
+    assert [(folder / "work" / "main.nf").exists() for folder in tmp_path.glob("root/wes/*")] == [
+        True
+    ] * stays
+
+
+async def test_a_clean_up_that_fails_in_any_way_comes_again_in_the_same_term(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No task waits for it: what it stumbles over must not end the leader's loops, for ever again."""
+    monkeypatch.setattr(retention, "FIRST_S", 0.0)
+    monkeypatch.setattr(retention, "PERIOD_S", 0.01)
+    tries: list[None] = []
+    async with running(Settings(port=0, root=tmp_path, log_level="error", keep_days=0)) as up:
+        expiry = everything(up)
+
+        async def once() -> int:
+            tries.append(None)
+            if len(tries) == 1:
+                raise ValueError("odd")
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(expiry, "once", once)
+        monkeypatch.setattr(expiry, "_keep_ms", 1)
+        with pytest.raises(asyncio.CancelledError):
+            await expiry.run()
+    assert len(tries) == 2
 
 
 async def test_a_service_that_starts_under_a_wrong_clock_removes_nothing(

@@ -20,7 +20,7 @@ from flowsched.errors import Conflict, InvalidRequest, NotFound
 from flowsched.scheduling.state.usage import UsageRow
 from flowsched.store import tables
 from flowsched.store.database import Database, url_for
-from flowsched.store.recovery import Removed, calls, expired, load, load_living, outline, remove_finished
+from flowsched.store.recovery import Removed, calls, load, load_living, outline, remove_finished
 from flowsched.store.requests import Submission, compress
 from flowsched.store.rows import QueueRow, ReplicaRow, Sums
 from flowsched.store.runs import Runs
@@ -410,24 +410,6 @@ async def test_finished_workflows_expire_in_bounded_rounds(
         assert await rows(database, f"SELECT count(*) FROM {table} WHERE workflow_id = 'young'") != [
             (0,)
         ] or (table == "commands")
-
-
-async def test_a_run_has_expired_with_its_last_call(
-    writer: GroupWriter, database: Database, epoch: int
-) -> None:
-    """At times of these years, and again when a later run of the same id expires."""
-    now = 1_800_000_000_000
-    call = Call(run="r", run_name="germline", source="miniwdl", node="miniwdl")
-    for name, more in (("a", 0), ("b", 50)):
-        await writer.submit(submission(name, call=call))
-        await writer.commit(finished(name, now + more), epoch)
-    assert (await remove_finished(database, now + 20)).workflows == 1
-    assert await expired(database, ["a", "b", "r"]) == {"a"}
-    assert (await remove_finished(database, now + 90)).workflows == 1
-    assert await expired(database, ["a", "b", "r"]) == {"a", "b", "r"}
-    await writer.submit(submission("c", call=call))
-    await writer.commit(finished("c", now + 100), epoch)
-    assert (await remove_finished(database, now + 200)).workflows == 1
 
 
 async def test_orders_to_drain_nodes_are_kept(database: Database) -> None:
