@@ -63,6 +63,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
                 began_ms = _within(recorder, stage, ref.task, BOUND, at_ms)
                 if recorder.advance(run).started(stage, ref.task, ref.attempt, began_ms):
                     recorder.state.cluster.snapshot.started(name, began_ms, recorder.statement)
+                    recorder.open_run(run)
         case PodHeld(name, reason, message):
             _pod_waits(recorder, name, reason, message)
         case PodEnded():

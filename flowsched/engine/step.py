@@ -243,8 +243,7 @@ def _take_in(recorder: Recorder, run: WorkflowRun) -> None:
     """A run lives from now on. Files that it reads, too, may be copied for others that wait. A head opens its run again."""
     state = recorder.state
     recorder.statement.put(state.work.runs, run.id, run)
-    if run.spec.call is not None and run.spec.call.head:
-        recorder.statement.pop(state.work.engines.ended, run.spec.call.run)
+    recorder.open_run(run)
     for reader, stage in share_files(state, run, recorder.statement):
         if reader is not run:
             recorder.advance(reader).look_again(stage)
@@ -253,7 +252,7 @@ def _take_in(recorder: Recorder, run: WorkflowRun) -> None:
 
 
 def _end_late(recorder: Recorder, run: WorkflowRun) -> None:
-    """Cancel a call that arrives after the end of its head: its engine sent it before it was killed, or on a lost node."""
+    """Cancel a call that arrives after its engine is gone, which sent it before it was killed, or on a lost node."""
     call = run.spec.call
     why = None if call is None else recorder.state.work.engines.ended.get(call.run)
     if why is not None:

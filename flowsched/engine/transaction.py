@@ -106,8 +106,8 @@ class Recorder(msgspec.Struct):
         return found
 
     def end_runs(self) -> None:
-        """Cancel the other calls of runs whose engine is gone. Where its head has ended, the run ends, and calls that arrive later
-        are cancelled, too. Where its head was lost and starts again, its engine sends what is left of the run anew.
+        """Cancel the other calls of runs whose engine is gone, and those that arrive later. Where its head has ended, the run ends.
+        Where its head was lost and starts again, the new engine sends what is left of the run anew, from its start on.
         """
         work, ended = self.state.work, {end.run for end in self.delta.run_ends}
         for head in list(self._runs.values()):
@@ -118,9 +118,6 @@ class Recorder(msgspec.Struct):
             if head.state.terminal:
                 why = f"{engine} has ended"
                 self.delta.run_ends.append(RunEnd(call.run, head.state.value, head.reason))
-                if len(work.engines.ended) >= _MOST_ENDED_RUNS:
-                    self.statement.pop(work.engines.ended, next(iter(work.engines.ended)))
-                self.statement.put(work.engines.ended, call.run, why)
             elif (
                 head.stages[0].uniform is None
                 and head.stages[0].attempt[0]
@@ -129,9 +126,17 @@ class Recorder(msgspec.Struct):
                 why = f"{engine} starts again"
             else:
                 continue
+            if len(work.engines.ended) >= _MOST_ENDED_RUNS:
+                self.statement.pop(work.engines.ended, next(iter(work.engines.ended)))
+            self.statement.put(work.engines.ended, call.run, why)
             for run in list(work.runs.values()):
                 if run.spec.call is not None and run.spec.call.run == call.run and run is not head:
                     self.advance(run).cancel(why)
+
+    def open_run(self, head: WorkflowRun) -> None:
+        """Calls of its run that arrive from now on are the ones of its engine. Nothing, for a workflow that is no head."""
+        if head.spec.call is not None and head.spec.call.head:
+            self.statement.pop(self.state.work.engines.ended, head.spec.call.run)
 
     def recovered(self, run: WorkflowRun) -> None:
         """Derive the state that SQL does not keep; ask again for releases that were under way."""

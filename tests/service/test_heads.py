@@ -13,7 +13,7 @@ import pytest
 from flowsched.engine.events import NodeDrained, Recovered
 from flowsched.engine.state.cluster import DrainOrder
 from flowsched.engine.step import step
-from flowsched.executor.protocol import PodEnded, PodGone
+from flowsched.executor.protocol import PodEnded, PodGone, PodStarted
 from flowsched.store.database import url_for
 from flowsched.workflow.document.decode import check_workflow
 from tests.cluster.fake import FakeProcesses, Outcome
@@ -148,6 +148,25 @@ def test_a_head_that_is_lost_cancels_what_its_engine_waited_for_and_starts_again
     assert told.launched == ["fs-next-t-0-0"]
     told.end("fs-head-t-0-1")
     assert [(end.run, end.state) for end in told.last.delta.run_ends] == [("r", "SUCCEEDED")]
+
+
+def test_a_task_that_arrives_before_the_new_engine_starts_is_cancelled() -> None:
+    """The engine that was lost has sent it. The new one is known by the start of its process, also in the same step."""
+    told = scene()
+    step(told.state, [PodGone("fs-head-t-0-0", told.now, "RunnerLost", started=True)], told.now).drop()
+    told.submit("before", STAGE, call=call("w.b"))
+    assert not told.runs["before"].cancel_requested
+    gone = PodGone("fs-head-t-0-0", told.now, "RunnerLost", started=True)
+    told.tell(gone, told.accepted("with", STAGE, call=call("w.b")))
+    assert told.launched == ["fs-head-t-0-1"]
+    told.submit("late", STAGE, call=call("w.b"))
+    for name in ("before", "with", "late"):
+        assert told.runs[name].reason == "cancelled by request: miniwdl starts again"
+    step(told.state, [PodStarted("fs-head-t-0-1", told.now)], told.now).drop()
+    told.submit("later", STAGE, call=call("w.b"))
+    assert told.runs["later"].cancel_requested
+    told.tell(PodStarted("fs-head-t-0-1", told.now), told.accepted("next", STAGE, call=call("w.b")))
+    assert told.launched == ["fs-next-t-0-0"]
 
 
 def test_a_head_that_a_drain_takes_away_starts_again_on_another_node() -> None:

@@ -132,7 +132,8 @@ class EngineRuns(msgspec.Struct):
 
     Attributes:
         learned_plan: The learned edges between kinds of calls.
-        ended: Run -> why its calls are cancelled: its head has ended. The oldest go first; a restart forgets all.
+        ended: Run -> why its calls are cancelled: its head has ended, or was lost and has not started again. The oldest go
+            first; a restart forgets all.
     """
 
     learned_plan: LearnedPlan = msgspec.field(default_factory=LearnedPlan)
