@@ -61,13 +61,17 @@ def made(engine: Engine, at: Start, *, again: bool = False, **env: str) -> dict[
     return head(engine, at, name="a", env=env, labels={"team": "x"}, token=True, again=again)
 
 
-def ran(engine: Engine, at: Start, folder: Path, attempt: int = 0) -> tuple[subprocess.Popen[str], str]:
-    """The head's process, which has ended, and what it printed."""
+def ran(
+    engine: Engine, at: Start, folder: Path, attempt: int = 0, stderr: int | None = None, **more: str
+) -> tuple[subprocess.Popen[str], str]:
+    """The head's process, which has ended, and what it printed. `more`: its variables."""
     spec = decode_workflow(msgspec.json.encode(made(engine, at)))
     command = [expand(word, {}) for word in spec.stages[0].roles[0].command]
     (folder / "work").mkdir(exist_ok=True)
-    env = {"PATH": os.environ["PATH"], "TOKEN": "0123", "FLOWSCHED_ATTEMPT": str(attempt)}
-    process = subprocess.Popen(command, cwd=folder / "work", stdout=subprocess.PIPE, text=True, env=env)
+    env = {"PATH": os.environ["PATH"], "TOKEN": "0123", "FLOWSCHED_ATTEMPT": str(attempt), **more}
+    process = subprocess.Popen(
+        command, cwd=folder / "work", stdout=subprocess.PIPE, stderr=stderr, text=True, env=env
+    )
     return process, process.communicate(timeout=30)[0]
 
 
@@ -166,7 +170,7 @@ def test_a_snakefile_of_another_folder_is_refused() -> None:
             "{at}nextflow -c /r/a-1.config run\n{other}nextflow run\n",
             "-resume 5-6",
         ),
-        ("toil-cwl-runner", ".toil/a-1/x", "", "--restart"),
+        ("toil-cwl-runner", ".toil/a-1/files/shared/rootJobStoreID", "x", "--restart"),
     ],
 )
 def test_an_engine_that_was_lost_resumes(
@@ -185,6 +189,47 @@ def test_an_engine_that_was_lost_resumes(
     process, said = ran(BY_NAME[program], at, tmp_path, attempt=1)
     assert process.returncode == 0
     assert f" {option} " in f" {said}"
+
+
+def test_toil_begins_anew_where_its_job_store_is_half_made(tmp_path: Path) -> None:
+    """It can restart once the store names the root job, and refuses a store that is there. Stores of other runs stay."""
+    at = start(tmp_path, "/bin/echo")
+    stores = [Path(at.folder, ".toil", run) for run in ("a-1", "a-10")]
+    for store in stores:
+        (store / "files" / "shared").mkdir(parents=True)
+    process, said = ran(BY_NAME["toil-cwl-runner"], at, tmp_path, attempt=1)
+    assert process.returncode == 0
+    assert "--restart" not in said
+    assert [store.exists() for store in stores] == [False, True]
+
+
+def test_nextflow_without_a_network_says_which_plug_in_it_lacks(tmp_path: Path) -> None:
+    """A plug-in without a name would be its complaint. With several versions, the newest counts."""
+    at, plugins = start(tmp_path, "/bin/echo"), tmp_path / "plug ins"
+    Path(at.folder).mkdir()
+    offline = {"NXF_OFFLINE": "true", "NXF_PLUGINS_DIR": str(plugins)}
+    for left in ((), ("other-1.0", "nf-ga4gh-validator")):
+        for name in left:
+            (plugins / name).mkdir(parents=True)
+        process, said = ran(BY_NAME["nextflow"], at, tmp_path, stderr=subprocess.STDOUT, **offline)
+        assert process.returncode == 1
+        assert f"{plugins}/nf-ga4gh-VERSION is missing" in said
+        assert "NXF_PLUGINS_DIR" in said
+    for version in ("1.9.0", "1.10.0"):
+        (plugins / f"nf-ga4gh-{version}").mkdir()
+    process, _ = ran(BY_NAME["nextflow"], at, tmp_path, **offline)
+    assert process.returncode == 0
+    assert "plugins { id 'nf-ga4gh@1.10.0' }\n" in (tmp_path / "work" / "a-1.config").read_text()
+
+
+def test_sprocket_refuses_a_token_that_its_settings_cannot_hold(tmp_path: Path) -> None:
+    """Sprocket would complain about a line of a file that the user did not write."""
+    at = start(tmp_path, "/bin/echo")
+    Path(at.folder).mkdir()
+    process, said = ran(BY_NAME["sprocket"], at, tmp_path, stderr=subprocess.STDOUT, TOKEN="it's")
+    assert process.returncode == 1
+    assert "token has an apostrophe" in said
+    assert not (tmp_path / "work" / "sprocket.toml").exists()
 
 
 def test_an_engine_that_cannot_resume_is_not_started_again() -> None:

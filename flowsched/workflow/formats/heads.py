@@ -234,9 +234,11 @@ def _nextflow(start: Start) -> Sequence[str]:
     )
     # Without a network, Nextflow wants the version of each plug-in.
     offline = (
-        "plugin=nf-ga4gh",
-        '[ "$NXF_OFFLINE" != true ] || plugin=$(ls "${NXF_PLUGINS_DIR:-${NXF_HOME:-$HOME/.nextflow}/plugins}" |',
-        "grep ^nf-ga4gh- | sort -V | tail -n 1 | sed s/4gh-/4gh@/)",
+        'plugin=nf-ga4gh plugins="${NXF_PLUGINS_DIR:-${NXF_HOME:-$HOME/.nextflow}/plugins}"',
+        '[ "$NXF_OFFLINE" != true ] || plugin=$(ls "$plugins" |',
+        "grep '^nf-ga4gh-[0-9]' | sort -V | tail -n 1 | sed s/4gh-/4gh@/)",
+        '[ "$plugin" ] || { echo "NXF_OFFLINE is true, and the folder $plugins/nf-ga4gh-VERSION is missing. Install this plug-in of'
+        ' Nextflow there, or set NXF_PLUGINS_DIR to the folder that has it" >&2; exit 1; }',
     )
     # The history has the session of each command. The last one of the folder may be that of another run.
     session = f"session=$(grep -sF /{config} .nextflow/history | tail -n 1 | cut -f 6)"
@@ -248,11 +250,13 @@ def _nextflow(start: Start) -> Sequence[str]:
 
 def _toil(start: Start) -> Sequence[str]:
     store = f"{start.folder}/.toil/{start.run}"
+    quoted = shlex.quote(store)
     return [
         'export TOIL_TES_BEARER_TOKEN="$TOKEN"',
         # The job store has the token, in a file that other accounts may read.
         f"cd {shlex.quote(start.folder)} && mkdir -p .toil && chmod 700 .toil || exit 1",
-        f"[ ! -d {shlex.quote(store)} ] || set -- --restart",
+        # Without a root job Toil can neither restart in this run's store nor make the store anew.
+        f"if [ -s {quoted}/files/shared/rootJobStoreID ]; then set -- --restart; else rm -rf {quoted}; fi",
         *_in_folder(
             start,
             shlex.join((start.program, "--batchSystem", "tes", "--tesEndpoint", start.endpoint)),
@@ -301,6 +305,8 @@ def _sprocket(start: Start) -> Sequence[str]:
         shlex.join((start.source, *start.arguments)),
     )
     return [
+        "case $TOKEN in *\\'*) echo \"Sprocket's settings cannot hold the service's token, since the token has"
+        ' an apostrophe. Start the service with another token" >&2; exit 1 ;; esac',
         f"(umask 077; printf '%s\\n' {shlex.quote(settings)} \"token = '$TOKEN'\" > sprocket.toml)",
         folder,
         f"mkdir -p {shlex.quote(storage)}/inputs/file",
