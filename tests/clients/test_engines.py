@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -272,20 +273,25 @@ class HeadedRun:
         wheels = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_FIND_LINKS": f"{home() / name / 'wheels'}"}
         plugins = {"NXF_OFFLINE": "true", "NXF_PLUGINS_DIR": f"{home() / name / 'plugins'}"}
         self.env = os.environ | wheels | plugins | {"PATH": f"{self.programs}:{os.environ['PATH']}"}
-        self.ends: list[tuple[int, str]] = []
+        self.ends: Future[list[tuple[int, str]]] = Future()
         self.left: list[str] = []  #: processes of the run after it was cancelled
         self.process: Forked | None = None
-        self.thread = threading.Thread(target=self._both, daemon=True)
-        self.thread.start()
+        threading.Thread(target=self._work, daemon=True).start()
 
-    def _both(self) -> None:
+    def _work(self) -> None:
+        try:
+            self.ends.set_result(self._both())
+        except Exception as error:  # noqa: BLE001 # the test raises it
+            self.ends.set_exception(error)
+
+    def _both(self) -> list[tuple[int, str]]:
         first = self._start()
         until(lambda: (self.folder / "runs").exists() or first.poll() is not None)
         first.send_signal(signal.SIGINT)
-        self.ends.append((first.wait(PATIENCE_S), self.said()))
+        cancelled = first.wait(PATIENCE_S), self.said()
         self.left = self._processes()
         (self.folder / "go").touch()
-        self.ends.append((self._start().wait(PATIENCE_S), self.said()))
+        return [cancelled, (self._start().wait(PATIENCE_S), self.said())]
 
     def _start(self) -> Forked:
         order = Order(self.programs, "", self.folder, ("slow",))
@@ -436,8 +442,7 @@ def test_flowsched_run_is_cancelled_with_its_tasks_and_runs_again(
 ) -> None:
     """Ctrl-C ends the engine and its task. The same command then finds a folder in which it can work, and its result is there."""
     run = headed[name]
-    run.thread.join(2 * PATIENCE_S)
-    (cancelled, first), (again, said) = run.ends
+    (cancelled, first), (again, said) = run.ends.result(2 * PATIENCE_S)
     assert (cancelled, run.left) == (130, []), first
     assert again == 0, said
     found = json.loads(said[said.index("\n{") :])

@@ -230,7 +230,7 @@ async def test_an_engine_that_is_lost_with_all_its_processes_resumes(
     status, made = await wes.post({"workflow_type": "NFL", "workflow_url": "main.nf"}, {"main.nf": ""})
     assert status == 200, made
     arguments = wes.root / "wes" / made["run_id"] / "work" / "arguments"
-    while not arguments.exists():
+    while not arguments.exists() or not arguments.read_text().endswith("\n"):
         await asyncio.sleep(0.05)
     for pid in (*living_runners(wes.root), *processes_under(wes.root)):
         with contextlib.suppress(ProcessLookupError):
