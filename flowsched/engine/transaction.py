@@ -50,7 +50,7 @@ _DURABLE: Final = mask_of(
 )
 
 
-#: Runs of engines that have ended and of which a call may still arrive: about a megabyte.
+#: Runs whose engine is gone and of which a call may still arrive: about a megabyte.
 _MOST_ENDED_RUNS: Final = 4_096
 
 
