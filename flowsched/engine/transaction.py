@@ -109,28 +109,27 @@ class Recorder(msgspec.Struct):
         """Cancel the other calls of runs whose engine is gone, and those that arrive later. Where its head has ended, the run ends.
         Where its head was lost and starts again, the new engine sends what is left of the run anew, from its start on.
         """
-        work, ended = self.state.work, {end.run for end in self.delta.run_ends}
-        for head in list(self._runs.values()):
+        engines, ended = self.state.work.engines, {end.run for end in self.delta.run_ends}
+        gone: dict[str, tuple[str, WorkflowRun]] = {}  #: run -> why, and its head
+        for head in self._runs.values():
             call = head.spec.call
             if call is None or not call.head or call.run in ended:
                 continue
-            engine = call.source or "its engine"
+            engine, stage = call.source or "its engine", head.stages[0]
             if head.state.terminal:
-                why = f"{engine} has ended"
+                gone[call.run] = f"{engine} has ended", head
                 self.delta.run_ends.append(RunEnd(call.run, head.state.value, head.reason))
-            elif (
-                head.stages[0].uniform is None
-                and head.stages[0].attempt[0]
-                and TO_JOIN[head.stages[0].task_state[0]]
-            ):
-                why = f"{engine} starts again"
-            else:
-                continue
-            if len(work.engines.ended) >= _MOST_ENDED_RUNS:
-                self.statement.pop(work.engines.ended, next(iter(work.engines.ended)))
-            self.statement.put(work.engines.ended, call.run, why)
-            for run in list(work.runs.values()):
-                if run.spec.call is not None and run.spec.call.run == call.run and run is not head:
+            elif stage.uniform is None and stage.attempt[0] and TO_JOIN[stage.task_state[0]]:
+                gone[call.run] = f"{engine} starts again", head
+        for name, (why, _) in gone.items():
+            if len(engines.ended) >= _MOST_ENDED_RUNS:
+                self.statement.pop(engines.ended, next(iter(engines.ended)))
+            self.statement.put(engines.ended, name, why)
+        for run in list(self.state.work.runs.values()) if gone else ():
+            call = run.spec.call
+            if call is not None and call.run in gone:
+                why, head = gone[call.run]
+                if run is not head and (head.state.terminal or not call.head):
                     self.advance(run).cancel(why)
 
     def open_run(self, head: WorkflowRun) -> None:

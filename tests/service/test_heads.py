@@ -169,6 +169,16 @@ def test_a_task_that_arrives_before_the_new_engine_starts_is_cancelled() -> None
     assert told.launched == ["fs-next-t-0-0"]
 
 
+def test_a_head_that_is_lost_cancels_no_other_head_of_its_run() -> None:
+    """Two heads under one name: the end of the other one would end the run of both."""
+    told = scene()
+    told.submit("second", STAGE, call=call("toil", head=True))
+    told.tell(PodGone("fs-head-t-0-0", told.now, "RunnerLost", started=True))
+    assert told.runs["task"].cancel_requested
+    assert not told.runs["second"].cancel_requested
+    assert told.last.delta.run_ends == []
+
+
 def test_a_head_that_a_drain_takes_away_starts_again_on_another_node() -> None:
     """Its engine ends by SIGTERM, with an exit code that says nothing of the run."""
     told = Scene(node("n0", cpu=8), node("n1", cpu=8))
