@@ -32,7 +32,9 @@ from flowsched.cluster.kubernetes.orders import BadOrder
 from flowsched.cluster.local.runner import uploads
 from flowsched.cluster.local.runner.trees import file_version
 from flowsched.cluster.node.cache import Cache
+from flowsched.cluster.node.origins import Origins
 from flowsched.executor.datasets import uri_of, versioned
+from flowsched.executor.protocol import Fingerprint
 from tests.kubernetes.agent_world import (
     KEY,
     PATIENCE_S,
@@ -916,6 +918,60 @@ async def test_a_file_on_a_shared_volume_becomes_a_dataset_of_the_node(node: Ser
     assert reply.status == 200
     assert await node.replicas() == {versioned(files[at][1], files[at][3]): 4 for at in (0, 2)}
     assert (lab / "a.bam").read_text() == "ACGT"
+
+
+async def test_a_file_that_not_all_users_may_read_leaves_no_copy(node: Served) -> None:
+    """A task would get its copy, whatever its user may read. Nor does a folder, whose files the agent would have to look at."""
+    uid, lab = node.node.pod(), node.node.folder.parent / "shared"
+    paths = [lab / name for name in ("open", "closed", "in/x", "folder/x")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("ACGT")
+    paths[1].chmod(0o640)
+    paths[2].parent.chmod(0o750)
+    paths[3] = paths[3].parent
+    seen = await node.agent.identities.of([str(path) for path in paths], by_content=False)
+    files = []
+    for number, path in enumerate(paths):
+        version = seen[str(path)]
+        assert isinstance(version, Fingerprint)
+        file = delivered(node, uid, f"{number}", str(path))
+        files.append([*file[:3], version.version, *file[4:]])
+    assert (await report(node, uid, [[str(lab), True]], files)).status == 200
+    assert await node.replicas() == {versioned(files[0][1], files[0][3]): 4}
+
+
+async def test_a_volume_that_does_not_answer_holds_up_no_other_pod(
+    stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a hard mount of NFS whose server has gone: the reports of more pods than there are threads are taken, without copies."""
+    go, find = threading.Event(), Origins.local_path
+
+    def hang(origins: Origins, uri: str) -> Path | None:
+        go.wait(PATIENCE_S)
+        return find(origins, uri)
+
+    monkeypatch.setattr(Origins, "local_path", hang)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
+    node = await stack.enter_async_context(Served(Node(tmp_path / "n")))
+    lab, asked = tmp_path / "shared", []
+    lab.mkdir()
+    try:
+        for number in range(6):
+            path, name = lab / f"{number}", f"p{number}"
+            path.write_text("ACGT")
+            uid = node.node.pod(name=name)
+            file = delivered(node, uid, "x", str(path))
+            file[3] = file_version(path.stat())
+            told = order(name, delivers=[[str(path), False]])
+            asked.append(asyncio.create_task(node.outputs(uid, told, delivered=packing.packed([file]))))
+        async with asyncio.timeout(30):
+            assert {(await each).status for each in asked} == {200}
+            assert (await node.inputs(node.node.pod(name="other"), order("other"))).status == 200
+        assert await node.replicas() == {}
+    finally:
+        go.set()
+        await asyncio.gather(*asked, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

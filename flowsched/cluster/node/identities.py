@@ -1,4 +1,4 @@
-"""Identities: whether datasets from outside have changed, for the cache of results; and the sizes of files that all nodes see."""
+"""Identities: whether datasets from outside have changed, for the cache of results; sizes and versions of shared files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from flowsched.cluster.local.runner.safe_paths import Unsafe
+from flowsched.cluster.local.runner.trees import file_version
 from flowsched.cluster.node.origins import NotFetched, Origins
 from flowsched.executor.protocol import Fingerprint
 
@@ -25,6 +26,8 @@ _SIZE_S: Final = 60.0
 _MOST_ENTRIES: Final = 1_000
 #: Submissions wait so long for sizes. The thread goes on, and the next question has the sizes that it finds.
 _PATIENCE_S: Final = 1.0
+#: The end of an attempt waits so long for the versions of its files. A look takes milliseconds while the file's server answers.
+_LOOK_S: Final = 3.0
 
 
 class Identities:
@@ -37,7 +40,7 @@ class Identities:
         #: path -> (until when its size counts, monotonic; its size)
         self._sizes: dict[str, tuple[float, int | None]] = {}
         #: One thread, which a network file system may hold up for ever: inputs are identified all the same.
-        self._sizing = ThreadPoolExecutor(1, thread_name_prefix="sizes")
+        self._looking = ThreadPoolExecutor(1, thread_name_prefix="looks")
         self._asked: asyncio.Future[None] | None = None  #: the last question about sizes
 
     async def of(self, uris: Sequence[str], *, by_content: bool) -> dict[str, Fingerprint | str]:
@@ -66,9 +69,26 @@ class Identities:
         if self._asked is not None and not self._asked.done():
             return {}
         found: dict[str, int] = {}
-        measured = asyncio.get_running_loop().run_in_executor(self._sizing, self._measure, list(paths), found)
+        measured = asyncio.get_running_loop().run_in_executor(
+            self._looking, self._measure, list(paths), found
+        )
         self._asked = measured
         await asyncio.wait((measured,), timeout=_PATIENCE_S)
+        return dict(found)
+
+    async def versions(self, paths: Sequence[str]) -> dict[str, str]:
+        """The versions of the regular files at paths that all users may read, as far as a few seconds suffice to look at them."""
+        found: dict[str, str] = {}
+
+        def look() -> None:
+            for path in paths:
+                at = _entry_at(path, self._origins)
+                if at is not None and stat.S_ISREG(at[1].st_mode):
+                    found[path] = file_version(at[1])
+
+        looked = asyncio.get_running_loop().run_in_executor(self._looking, look)
+        await asyncio.wait((looked,), timeout=_LOOK_S)
+        looked.cancel()  # if the thread has not begun with it, it never does
         return dict(found)
 
     def _measure(self, paths: Sequence[str], found: dict[str, int]) -> None:
@@ -86,21 +106,31 @@ class Identities:
 
 
 def _bytes_at(uri: str, origins: Origins) -> int | None:
-    """The bytes of a file, or of all files of a folder; None if it cannot be looked at, or has too many entries.
-
-    A file that not all users may read has no size where an agent looks: a task would get its copy, whatever its user may read.
-    """
+    """The bytes of a file, or of all files of a folder; None if it cannot be looked at, or has too many entries."""
+    at = _entry_at(uri, origins)
+    if at is None or not stat.S_ISDIR(at[1].st_mode):
+        return None if at is None else at[1].st_size
+    path, entries, total = at[0], 0, 0
     try:
-        path = origins.local_path(uri) or ""
-        status = os.stat(path)
-        if not stat.S_ISDIR(status.st_mode):
-            return status.st_size if origins.all_may_read(Path(path), status) else None
-        entries, total = 0, 0
         for folder, folders, names in os.walk(path):
             entries += len(folders) + len(names)
             if entries > _MOST_ENTRIES:
                 return None
             total += sum(os.lstat(os.path.join(folder, name)).st_size for name in names)
-    except (NotFetched, OSError):
+    except OSError:
         return None
     return total
+
+
+def _entry_at(uri: str, origins: Origins) -> tuple[Path, os.stat_result] | None:
+    """The real path and the status of a file or folder; None if it cannot be looked at.
+
+    Nor can a file that not all users may read where an agent looks: a task would get its copy, whatever its user may read.
+    """
+    try:
+        path = origins.local_path(uri) or Path()
+        status = os.stat(path)
+        may_be_read = stat.S_ISDIR(status.st_mode) or origins.all_may_read(path, status)
+    except (NotFetched, OSError):
+        return None
+    return (path, status) if may_be_read else None

@@ -244,7 +244,7 @@ class Agent:
         self.pods = Pods(
             self.volumes, self.logs.pod_of, self.cache, self.transfers, self.ledger, self._publisher, self.news,
             self._clock, self._link, Stores({"options": {}}) if self.settings.write_objects else None,
-            self.settings.origins, self._used_by, self.logs.follow,
+            self.identities, self._used_by, self.logs.follow,
         )  # fmt: skip
         if self._meter is not None:
             self._loops.keep(partial(self._measure, self._meter), "meter")

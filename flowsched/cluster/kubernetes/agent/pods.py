@@ -39,7 +39,8 @@ from flowsched.cluster.local.runner.uploads import Stores, is_s3
 from flowsched.cluster.node.cache import Cache, Entry
 from flowsched.cluster.node.delivered import keep
 from flowsched.cluster.node.environment import gang_files
-from flowsched.cluster.node.origins import NotFetched, Origins
+from flowsched.cluster.node.identities import Identities
+from flowsched.cluster.node.origins import NotFetched
 from flowsched.executor.protocol import DeliveredFile, Roster
 from flowsched.log_lines import get_logger
 from flowsched.workflow.spec import Delivered
@@ -178,7 +179,7 @@ class Pods:
         clock: Wall-clock ms.
         link: Makes hard links.
         stores: The object stores that the agent writes to for pods; None = it writes to none.
-        origins: Has the shared volumes that the agent sees.
+        identities: Looks at files of the shared volumes that the agent sees.
         used: Measures the usage of a pod's containers so far, where it can. Blocks.
         follow: Told of a pod's uid and name before its task starts, so that its logs can be kept. Blocks.
     """
@@ -195,7 +196,7 @@ class Pods:
         clock: Callable[[], int],
         link: Link,
         stores: Stores | None,
-        origins: Origins,
+        identities: Identities,
         used: Callable[[str], dict[str, int]] = lambda _: {},
         follow: Callable[[str, str], object] = lambda _uid, _name: None,
     ) -> None:
@@ -209,7 +210,7 @@ class Pods:
         self._clock = clock
         self._link = link
         self._stores = stores
-        self._origins = origins
+        self._identities = identities
         self._uploads = [asyncio.Semaphore(count) for count in _UPLOADS]
         self._used = used
         self._follow = follow
@@ -441,7 +442,7 @@ class Pods:
             outcome |= await asyncio.to_thread(self._used, uid)  # now that all it wrote has reached the disk
             if request.delivered:
                 outcome["delivered"] = request.delivered
-                for entry in await asyncio.to_thread(self._keep, request):
+                for entry in await self._keep(request):
                     self._news.replica(entry.uri, entry.size_bytes, present=True)
         except Refused as refusal:
             reason, message = refusal.args
@@ -460,20 +461,23 @@ class Pods:
         )
         return outcome
 
-    def _keep(self, request: Request) -> list[Entry]:
-        """Make datasets of the files that the pod has delivered, but only to the URIs of its order."""
-        order, volume = request.order, self._volumes.path(request.uid, INPUTS)
-        listed = Result(delivered=request.delivered).placed(str(volume))
-        files = [each for each in listed if order.may_deliver(each.uri) and self._is_seen(each)]
-        outputs = [Delivered("", uri, folder) for uri, folder in order.delivers]
-        return keep(self._cache, volume, outputs, files, self._cache.limit_bytes)
+    async def _keep(self, request: Request) -> list[Entry]:
+        """Make datasets of the files that the pod has delivered, but only to the URIs of its order.
 
-    def _is_seen(self, file: DeliveredFile) -> bool:
-        """Whether the next task's look can find this version: that of an object comes from its store; a path is looked at here."""
-        try:
-            return is_s3(file.uri) or self._origins.fingerprint(file.uri).version == file.version
-        except (NotFetched, safe_paths.Unsafe, OSError):
-            return False
+        The next task's look has to find the version: that of an object comes from its store; a path is looked at here.
+        """
+        order, volume = request.order, self._volumes.path(request.uid, INPUTS)
+
+        def allowed() -> list[DeliveredFile]:
+            listed = Result(delivered=request.delivered).placed(str(volume))
+            return [each for each in listed if order.may_deliver(each.uri)]
+
+        files = await asyncio.to_thread(allowed)
+        paths = [each.uri for each in files if not is_s3(each.uri)]
+        seen = await self._identities.versions(paths) if paths else {}
+        found = [each for each in files if is_s3(each.uri) or seen.get(each.uri) == each.version]
+        outputs = [Delivered("", uri, folder) for uri, folder in order.delivers]
+        return await asyncio.to_thread(keep, self._cache, volume, outputs, found, self._cache.limit_bytes)
 
     def _find_outputs(self, request: Request) -> tuple[dict[str, Any], ...]:
         with self._volumes.open(request.uid, WORK) as work:
