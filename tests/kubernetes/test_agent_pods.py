@@ -280,7 +280,9 @@ async def test_a_step_is_not_kept_waiting_for_long(stack: AsyncExitStack, tmp_pa
 
 
 async def test_an_order_that_was_not_signed(node: Served) -> None:
-    """Another key, another order, no signature: nothing is done, and nothing is told of what is there."""
+    """Another key, another order, no signature: nothing is done, and nothing is told of what is there. The answer says what helps
+    where the key was changed while the pod ran.
+    """
     uid = node.node.pod()
     good = signed(order(inputs=[reads("flowsched:gone", "g")]))
     other = packing.pack(order(inputs=[reads("flowsched:other", "g")]))
@@ -294,9 +296,10 @@ async def test_an_order_that_was_not_signed(node: Served) -> None:
         good | {"order": good["order"] + " "},
     ]
     for body in forged:
-        for what in ("inputs", "outputs"):
+        for what in ("inputs", "outputs", "objects"):
             reply = await node.call("POST", f"/v1/pods/{uid}/{what}", key=None, json=body)
             assert reply.status == 403, (body, reply.body)
+            assert reply.json["message"].endswith("let flowsched run the task again")
     assert list(node.node.inputs(uid).iterdir()) == []
     assert list(node.node.work(uid).iterdir()) == []
 

@@ -302,7 +302,9 @@ class Server:
         body = await body_of(request, StepRequest, LARGEST_STEP_REQUEST)
         if not orders.is_signed(self._signing, body.order, body.signature):
             raise BadRequest(
-                403, "this order was not signed with the agents' key, or by a service of another version"
+                403,
+                "this order was not signed with the agents' present key, or by a service of another version: "
+                "let flowsched run the task again",
             )
         mounted: str = getattr(body, path)
         if not mounted.startswith("/") or len(mounted) > 4096 or any(ord(char) < 0x20 for char in mounted):
