@@ -173,6 +173,19 @@ def test_the_order_of_an_output_allows_it_and_what_lies_below(output: Delivered)
         assert not order.may_deliver(uri), uri
 
 
+def test_the_order_leaves_out_what_a_task_writes_in_place() -> None:
+    """It leaves no copy, and thousands of such outputs would make the order too long for a variable."""
+    outputs = (
+        Delivered("/data/call/1.bam", "/data/call/1.bam"),
+        Delivered("/call/*.bam", "/data/call", path_prefix="/call"),
+        Delivered("/out/2.bam", "/data/call/2.bam"),
+        Delivered("/out/3.bam", "s3://lab/3.bam"),
+    )
+    manifest = written(Container((RUN,), mounts=(Mount("/data/call", "/call"),), outputs=outputs))
+    order = orders.read(w.started(manifest, "stage-out", {})[0]["FLOWSCHED_ORDER"])
+    assert order.delivers == (("/data/call/2.bam", False), ("s3://lab/3.bam", False))
+
+
 def test_inputs_that_are_too_many_to_mount_are_links() -> None:
     """Two hundred mounts, the folder's own among them; the rest are made by stage-in, and lead to the shared volume."""
     inputs = tuple(Placed(f"/in/{n}.bam", source=f"/ref/{n}.bam") for n in range(300))

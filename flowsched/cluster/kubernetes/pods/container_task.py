@@ -329,14 +329,14 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
 
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
-_NO_PLACES: Final[Mapping[str, str]] = {}
+_NO_LAYOUT: Final = Layout()
 #: Made by stage-in beside what outputs need: TMPDIR.
 TEMPORARY: Final = "tmp"
 
 
 def order_of(
     pod: Pod,
-    places: Mapping[str, str] = _NO_PLACES,
+    layout: Layout = _NO_LAYOUT,
     expires_ms: int = 0,
     service: str = "",
 ) -> dict[str, Any]:
@@ -344,7 +344,7 @@ def order_of(
 
     Args:
         pod: The pod that is to run.
-        places: Name of an input -> where it shall lie in the `inputs` volume, where that is not its own folder.
+        layout: Of a container task's files. An output that is written in place is not part of the order: it leaves no copy.
         expires_ms: Wall clock; from then on an agent begins nothing by it.
         service: Name of the Service below which its gang's members are found; "" = they have loopback addresses.
     """
@@ -356,7 +356,7 @@ def order_of(
                 "name": input_file.name,
                 "uris": list(input_file.uris),
                 "manifest": input_file.manifest,
-                "path": places.get(input_file.name) or input_path(input_file),
+                "path": layout.inputs.get(input_file.name) or input_path(input_file),
             }
             for input_file in pod.inputs
         ],
@@ -377,7 +377,7 @@ def order_of(
             (f"{top}/" if wild or output.directory else top, output.directory and not wild)
             for output in (_delivered(pod.container) if pod.container is not None else ())
             for top, wild in [((local_path(output.uri) or output.uri).rstrip("/"), is_pattern(output.path))]
-            if is_target(top)
+            if is_target(top) and not in_place(output, layout)
         ],
     }
 
@@ -411,7 +411,6 @@ def input_path(input_file: InputFile) -> str:
 
 #: Set on a local cluster, where there is no image that could say them.
 _TOKEN: Final = "FLOWSCHED_GANG_TOKEN"
-_NO_LAYOUT: Final = Layout()
 #: The key of a gang's token in its Secret.
 TOKEN_KEY: Final = "token"
 
@@ -473,7 +472,7 @@ def step_environment(
 ) -> list[EnvVar]:
     """The environment of stage-in and of stage-out."""
     service = service_of(pod, settings, group)
-    text = pack(order_of(pod, layout.inputs, expires_ms, service))
+    text = pack(order_of(pod, layout, expires_ms, service))
     agent = f"http://$(HOST_IP):{settings.agent_port}" if settings.agent_port else ""
     return [
         {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
