@@ -45,6 +45,7 @@ from tests.kubernetes.agent_world import (
     reads,
     several,
     signed,
+    until,
     writes,
 )
 from tests.object_store import object_store
@@ -1142,12 +1143,13 @@ async def test_large_uploads_of_a_nodes_pods_are_few_and_leave_turns_for_small_o
             for number in range(2):
                 file = delivered(node, uid, f"{number}", f"{top}{name}{number}", large)
                 asked.append(asyncio.create_task(write(node, uid, file, file[1], top, name=name)))
-        await asyncio.sleep(0.5)
         other = node.node.pod(name="other")
         small = delivered(node, other, "x", "s3://lab/x")
         try:
+            await until(lambda: len(writing) >= 6)
             async with asyncio.timeout(20):
                 assert (await write(node, other, small, small[1], small[1], name="other")).status == 200
+            await asyncio.sleep(0.5)  # a seventh would begin by now
             assert len(writing) == 6
         finally:
             go.set()
