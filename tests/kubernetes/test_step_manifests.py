@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from flowsched.cluster.kubernetes.objects.pod import Pod as PodObject
 from flowsched.cluster.kubernetes.objects.pod_requests import requests_of
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from flowsched.cluster.kubernetes.pods.manifest import pod_manifest
-from flowsched.cluster.node.container_paths import MOST_MOUNTS, Refusal, SharedVolume, lay_out
+from flowsched.cluster.node.container_paths import MOST_MOUNTS, Layout, Refusal, SharedVolume, lay_out
 from flowsched.executor.protocol import InputFile, Pod
 from flowsched.values import replace
 from flowsched.workflow.spec import Container, Delivered, Left, Mount, Placed, Step
@@ -184,6 +185,16 @@ def test_the_order_leaves_out_what_a_task_writes_in_place() -> None:
     manifest = written(Container((RUN,), mounts=(Mount("/data/call", "/call"),), outputs=outputs))
     order = orders.read(w.started(manifest, "stage-out", {})[0]["FLOWSCHED_ORDER"])
     assert order.delivers == (("/data/call/2.bam", False), ("s3://lab/3.bam", False))
+
+
+def test_thousands_of_folders_of_outputs_are_laid_out_at_once() -> None:
+    """The scheduler waits for it. A search of all folders for each of them took 7 s for so many."""
+    outputs = tuple(Delivered(f"/out/{n}/x", f"s3://lab/{n}") for n in range(4_000))
+    began_s = time.process_time()
+    layout = lay_out(Container((RUN,), outputs=outputs), SETTINGS.shared)
+    assert time.process_time() - began_s < 2
+    assert isinstance(layout, Layout)
+    assert {layout.place(f"/out/{n}/x") for n in range(4_000)} == {f"d/{n}/x" for n in range(4_000)}
 
 
 def test_inputs_that_are_too_many_to_mount_are_links() -> None:

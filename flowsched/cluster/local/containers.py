@@ -367,7 +367,7 @@ def layout_of(pod: Pod, staged: Mapping[str, str]) -> dict[str, Any] | Refusal:
     links = []
     for place, source in layout.links:
         folder, name = os.path.split(source)
-        linked = f"{_LINKED}{folder}"
+        linked = f"{_LINKED}{folder}".rstrip("/")
         mounts[linked], view[linked] = (folder, True), folder
         links.append((place, f"{linked}/{name}"))
     return {

@@ -107,7 +107,7 @@ class Layout(msgspec.Struct, frozen=True):
     """Where everything of one container task is.
 
     Args:
-        view: (path of the container, place), the longest path first: how a path becomes a place.
+        view: Path of the container -> place, the longest path first: how a path becomes a place.
         mounts: Of the task's containers, beside those that every task has.
         folders: Places to be made before the task starts.
         files: Places of files that are mounted alone and must be there, though they are empty.
@@ -117,7 +117,7 @@ class Layout(msgspec.Struct, frozen=True):
         inputs: Name of an input of the stage -> its place in the volume `inputs`.
     """
 
-    view: tuple[tuple[str, str], ...] = ()
+    view: Mapping[str, str] = msgspec.field(default_factory=dict)
     mounts: tuple[Bind, ...] = ()
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class _Planner:
         for output in self._container.outputs:
             self._check_target(output)
         return Layout(
-            self._sorted_view(),
+            dict(sorted(self._view.items(), key=lambda each: (-len(each[0]), each[0]))),
             tuple(self._mounts[path] for path in sorted(self._mounts)),
             tuple(sorted(self._folders)),
             tuple(self._files),
@@ -257,13 +257,13 @@ class _Planner:
 
     def _mount_folders(self) -> None:
         """Only folders that lie in no other one are mounted."""
-        tops: list[str] = []
+        tops: dict[str, str] = {}
         for path in sorted(self._wanted):
-            if not any(path.startswith(f"{top}/") for top in tops):
-                tops.append(path)
-        for number, path in enumerate(tops):
-            self._own(path, f"d/{number}")
-            self._folders.add(f"d/{number}")
+            if not place_in(tops, path):
+                tops[path] = f"d/{len(tops)}"
+        for path, place in tops.items():
+            self._own(path, place)
+            self._folders.add(place)
         for path, place in self._alone.items():
             self._own(path, place)
 
@@ -348,11 +348,8 @@ class _Planner:
 
     # --- questions -------------------------------------------------------------------------------------------
 
-    def _sorted_view(self) -> tuple[tuple[str, str], ...]:
-        return tuple(sorted(self._view.items(), key=lambda each: (-len(each[0]), each[0])))
-
     def _place(self, path: str) -> str:
-        return place_in(self._sorted_view(), path)
+        return place_in(self._view, path)
 
     def _is_visible(self, path: str) -> bool:
         """Whether a path lies on something shared."""

@@ -293,7 +293,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
     stdio = {tidy(path) for step in container.steps for path in stdio_of(step)}
     watch = watched(container, layout)
     return {
-        "view": layout.view,
+        "view": list(layout.view.items()),
         "folders": layout.folders,
         "files": layout.files,
         "sources": layout.sources,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 
 from .bounds import Bounds
 from .outputs import Refused
@@ -30,15 +30,14 @@ from .safe_paths import (
 from .trees import copy_bytes
 
 
-def place_in(view: Iterable[Sequence[str]], path: str) -> str:
-    """The place of a path of the container, by a view with the longest paths first; "" if it is the image's own."""
-    path = tidy(path)
-    for mounted, place in view:
-        if path == mounted:
-            return place
-        if path.startswith(mounted.rstrip("/") + "/"):
-            return f"{place}/{path[len(mounted.rstrip('/')) + 1 :]}"
-    return ""
+def place_in(view: Mapping[str, str], path: str) -> str:
+    """The place of a path of the container, by the nearest path above it in the view; "" if it is the image's own."""
+    above = path = tidy(path)
+    while above not in view:
+        if above == "/":
+            return ""
+        above = posixpath.dirname(above)
+    return view[path] if above == path else f"{view[above]}/{path[len(above.rstrip('/')) + 1 :]}"
 
 
 def tidy(path: str) -> str:
@@ -65,10 +64,10 @@ class ImagePlaces(Places):
         self.layout = layout
         self.mode = mode
         #: Outside links are followed now: later the task can have changed them.
-        self.view = [
-            (path, os.path.realpath(place) if place.startswith("/") else place)
+        self.view = {
+            path: os.path.realpath(place) if place.startswith("/") else place
             for path, place in self.entries("view")
-        ]
+        }
         #: (path of this machine, path of the container, whether it may only be read)
         self.mounts: list[tuple[str, str, bool]] = [
             (os.path.realpath(self.at(place)), path, fixed) for place, path, fixed in self.entries("mounts")
@@ -101,7 +100,7 @@ class ImagePlaces(Places):
     def is_read_only(self, path: str) -> bool:
         """Whether steps cannot write to what a path leads to."""
         here = self.resolve(path)
-        return any(place_in([(top, top)], here) for _, top, fixed in self.mounts if fixed)
+        return place_in({top: top for _, top, fixed in self.mounts if fixed}, here) != ""
 
     def check_sources(self) -> None:
         """Check that the files which are used in place are there. Raises Refused."""
