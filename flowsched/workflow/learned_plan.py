@@ -32,7 +32,7 @@ _AGAIN: Final = 256
 
 
 class Gathered(NamedTuple):
-    """What one call of a run has read of all calls of another kind."""
+    """All calls of a kind as the input of one call of another kind, in one run."""
 
     calls: int  #: of the other kind
     read_bytes: int  #: by the one call, of all kinds
