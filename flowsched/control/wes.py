@@ -214,7 +214,7 @@ class WesService:
 
 
 async def expire(root: Path, expired: Expired) -> None:
-    """Remove the folders of runs whose heads have expired, with their results. A folder that names no workflow stays.
+    """Remove the folder of each run with an expired head, and the results in it. A folder that names no workflow stays.
 
     Args:
         root: Of the service.

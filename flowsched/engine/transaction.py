@@ -50,7 +50,7 @@ _DURABLE: Final = mask_of(
 )
 
 
-#: Runs whose engine is gone and of which a call may still arrive: about a megabyte.
+#: The state remembers so many runs without an engine, since calls of them may still arrive: about a megabyte.
 _MOST_ENDED_RUNS: Final = 4_096
 
 
@@ -106,8 +106,9 @@ class Recorder(msgspec.Struct):
         return found
 
     def end_runs(self) -> None:
-        """Cancel the other calls of runs whose engine is gone, and those that arrive later. Where its head has ended, the run ends.
-        Where its head was lost and starts again, the new engine sends what is left of the run anew, from its start on.
+        """Cancel the calls that a gone engine has sent, and those that arrive later.
+
+        If the head has ended, its run ends. If it was lost and starts again, the new engine sends the rest of the run anew.
         """
         engines, ended = self.state.work.engines, {end.run for end in self.delta.run_ends}
         gone: dict[str, tuple[str, WorkflowRun]] = {}  #: run -> why, and its head

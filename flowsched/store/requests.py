@@ -34,7 +34,7 @@ class Repeats(msgspec.Struct, frozen=True):
 
     A workflow that lives and is older than `since_ms` counts if `while_live`. One that has ended counts if it is younger and its
     sender has not heard of it. A client that asks about a task has its id, so it sends the same task again on purpose. So does an
-    engine that was lost, whose tasks were cancelled.
+    engine after its loss, which has cancelled its tasks.
     """
 
     since_ms: int

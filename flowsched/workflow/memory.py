@@ -1,8 +1,8 @@
 """Memory that fits: how much memory the first try of a task gets, by the peaks of earlier tasks of its kind.
 
 A request above a task's peak holds memory that other tasks could use. One below it ends the task at its peak, and the task runs
-again with all that it asked for. `first_request` chooses the amount whose expected cost is least. It knows samples and costs, and
-neither nodes nor the tasks that wait for memory.
+again with the full amount that it asks for. `first_request` chooses the amount with the least expected cost. It knows samples and
+costs, and neither nodes nor the tasks that wait for memory.
 """
 
 from __future__ import annotations

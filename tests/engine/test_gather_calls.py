@@ -122,6 +122,20 @@ def test_what_a_call_leaves_elsewhere_is_pushed_until_its_reader_comes(scene: Sc
     assert not any(scene.state.data.push_backlog.values())
 
 
+def test_a_call_that_is_cancelled_teaches_and_sends_nothing(scene: Scene) -> None:
+    """It ends with 0 after its cancel: nobody waits for what it has left."""
+    taught(scene, "one", MERGE)
+    scene.tell(*(sent(scene, "two", "align", at) for at in range(2)))
+    launched = list(scene.launched)
+    scene.start(*launched)
+    for name in launched:
+        pod = scene.pods[name]
+        scene.command(pod.workflow, "cancel")
+        uri = versioned(f"s3://lab/{pod.workflow.removeprefix('align-')}", "1")
+        scene.tell(ReplicaSeen(uri, pod.node, GIB), PodEnded(name, scene.now, 0))
+    assert not scene.state.data.pushes
+
+
 def test_pushes_to_a_reader_that_does_not_come_end(scene: Scene) -> None:
     """Its engine may be gone: after half an hour nothing is copied for it any more."""
     taught(scene, "one", MERGE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from flowsched.control.planning.plans import LateRanks
 from flowsched.engine.step import step
 from flowsched.errors import FlowschedError, NotFound, Unavailable
 from flowsched.store import plans
+from flowsched.workflow.spec import Call
 
 from .fake_cromwell import FakeCromwell, cromwell
 from .test_hostile import packed
@@ -504,6 +505,28 @@ async def test_a_call_of_cromwell_over_tes_gets_the_rank_of_its_plan(
         made = (await answer.json())["id"]
     call = json.loads(await client.document(made))["call"]
     assert (call["node"], call["shard"], call["rank_ms"]) == ("WGS.Sub.Caller", 2, 180_000)
+
+
+async def test_the_calls_of_a_scatter_look_for_their_plan_once(
+    service: app.Running, client: flowsched.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come together, and each would work out the ranks of the whole run on the event loop."""
+    await client.plan(WDL, inputs=INPUTS, run=OTHER)
+    book, asked = service.service.plans, []
+
+    async def learned(names: Collection[str]) -> Mapping[str, int]:
+        asked.append(names)
+        await asyncio.sleep(0.1)
+        return {}
+
+    monkeypatch.setattr(book, "_learned", learned)
+    call = Call(OTHER, "r", "cromwell", "HaplotypeCaller_GATK4_VCF.CramToBamTask")
+    alone = await book.rank_ms(call, {})
+    once = len(asked)
+    book._known.clear()
+    ranks = await asyncio.gather(*(book.rank_ms(call, {}) for _ in range(20)))
+    assert len(asked) == 2 * once
+    assert set(ranks) == {alone}
 
 
 async def test_an_outage_of_the_database_is_no_news_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:

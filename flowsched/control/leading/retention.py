@@ -66,7 +66,7 @@ class Expiry:
                 log.warning("old workflows cannot be removed now, trying again later", error=str(error))
             except (
                 Exception
-            ):  # a fault here would end each term of the leader, and no task waits for a clean-up
+            ):  # such a fault would end each term of the leader, and no task waits for a clean-up
                 log.exception("a clean-up of old workflows failed, trying again later")
             await asyncio.sleep(PERIOD_S)
 
