@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from tests import reruns
+from tests.groups import group_of
 from tests.house.second_ways import leave_out
 from tests.reruns import pytest_sessionfinish
 
@@ -85,15 +86,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class FilesThatShare(LoadFileScheduling):
-    """`--dist loadfile`, but the tests of real nodes are one file: a cluster for each worker is more than a machine has.
-
-    The tests of containers are another: each worker would start a Docker daemon and load its images.
-    """
+    """`--dist loadfile`, but the files of a folder that shares a cluster or an engine are one file (`tests/groups.py`)."""
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = ("tests/kubernetes/nodes/", "tests/containers/")
-        scope: str = super()._split_scope(nodeid)
-        return next((folder for folder in shared if scope.startswith(folder)), scope)
+        return group_of(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:

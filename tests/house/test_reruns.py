@@ -1,4 +1,4 @@
-"""A failed test runs again alone: what passes then is flaky, what fails twice fails the run."""
+"""The failed tests of a file run again alone: what passes then is flaky, what fails twice fails the run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.groups import group_of
 
 CONFTEST = "from tests.reruns import pytest_sessionfinish, pytest_terminal_summary\n"
 #: Fails beside others (the first run leaves a file), passes afterwards.
@@ -20,37 +22,59 @@ def test_flaky():
         raise AssertionError("only the first time")
 """
 BROKEN = "def test_broken():\n    raise AssertionError('each time')\n"
-FLAKY_SETUP = FLAKY.replace("def test_flaky():", "import pytest\n@pytest.fixture\ndef room():") + (
-    "def test_setup(room):\n    pass\n"
+#: A fixture of the session that fails the first time, as a cluster on a busy machine, for all tests of the file.
+CLUSTER = """
+from pathlib import Path
+import pytest
+@pytest.fixture(scope="session")
+def cluster():
+    with Path("starts").open("a+") as starts:
+        starts.write("x")
+        starts.seek(0)
+        assert starts.read() != "x", "only the first time"
+"""
+FLAKY_SETUPS = CLUSTER + "def test_one(cluster): pass\ndef test_two(cluster): pass\ndef test_fine(): pass\n"
+#: Beside a test that is flaky, one that fails each time and one whose cleaning up does.
+MIXED = (
+    FLAKY
+    + """
+import pytest
+def test_broken():
+    raise AssertionError("each time")
+@pytest.fixture
+def room():
+    yield
+    raise AssertionError("each time")
+def test_room(room):
+    pass
+"""
 )
 FINE = "def test_fine():\n    pass\n"
 ROOT = Path(__file__).parents[2]
 
 
-def run(folder: Path, *bodies: str, allowed: int = 5, xdist: bool = False) -> tuple[int, str]:
-    """A pytest session of these test files in a folder of its own: its exit code, and what it printed.
+def run(folder: Path, *bodies: str, allowed: int = 5, xdist: bool = False) -> tuple[int, list[str]]:
+    """A pytest session of these test files in a folder of its own: its exit code, and the lines that it printed.
 
-    It has its own temporary folder, too: what other sessions left in the usual one would be warnings in its last line.
+    It has its own temporary folder, too: what other sessions left in the usual one would be warnings in its last line. Plugins
+    that these tests do not use would be most of its start.
     """
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "pytest.ini").write_text("[pytest]\n")
     for number, body in enumerate(bodies):
         (folder / f"test_{number}.py").write_text(body)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     temporary = folder / "tmp"
-    temporary.mkdir(exist_ok=True)
-    environment |= {
+    temporary.mkdir()
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {
         "PYTHONPATH": str(ROOT),
         "FLOWSCHED_RERUN_FAILED": str(allowed),
         "PYTEST_DEBUG_TEMPROOT": str(temporary),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = (
-        "1"  # most of a session's start is plugins that these tests do not use
-    )
-    workers = ["-p", "xdist", "-n", "2"] if xdist else []
+    workers = ["-p", "xdist", "-n", "1"] if xdist else []
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *workers]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("xdist", [False, True])
@@ -58,7 +82,7 @@ def test_a_test_that_passes_alone_is_named_and_does_not_fail_the_run(tmp_path: P
     """The name and the assertion stand right above pytest's own last line, which counts it."""
     code, printed = run(tmp_path, FLAKY, FINE, xdist=xdist)
     assert code == 0
-    *_, name, place, why, last = printed.splitlines()
+    *_, name, place, why, last = printed
     assert name == "FLAKY test_0.py::test_flaky"
     assert place.startswith("E   ")
     assert place.endswith("test_0.py:7")
@@ -66,41 +90,64 @@ def test_a_test_that_passes_alone_is_named_and_does_not_fail_the_run(tmp_path: P
     assert "1 passed, 1 flaky" in last
 
 
-def test_the_assertion_of_a_long_first_failure_is_among_the_last_lines(tmp_path: Path) -> None:
-    """CI shows the ends of what it prints. Of a comparison of long values the assertion comes first, and is cut."""
-    long = FLAKY.replace(
+def test_failed_tests_of_a_file_share_the_process_of_their_second_run(tmp_path: Path) -> None:
+    """Their cluster is made once for all of them, and one file is one of those that may fail."""
+    code, printed = run(tmp_path, FLAKY_SETUPS, allowed=1)
+    assert code == 0
+    assert {line for line in printed if line.startswith("FLAKY")} == {
+        "FLAKY test_0.py::test_one",
+        "FLAKY test_0.py::test_two",
+    }
+    assert (tmp_path / "starts").read_text() == "xx"
+
+
+def test_each_test_of_a_file_is_judged_for_itself(tmp_path: Path) -> None:
+    """A test that fails twice fails the run, also while it is torn down.
+
+    CI shows the ends of what it prints. Of a comparison of long values the assertion comes first, and is cut.
+    """
+    long = MIXED.replace(
         'raise AssertionError("only the first time")',
         "assert {n: n for n in range(300)} == {n: 1 for n in range(300)}",
     )
     code, printed = run(tmp_path, long, FINE)
-    assert code == 0
-    end = "\n".join(printed.splitlines()[-14:])
+    assert code == 1
+    again = [line for line in printed if line.startswith("run again: ")]
+    assert again == [
+        "run again: test_0.py::test_flaky passed: FLAKY",
+        "run again: test_0.py::test_broken FAILED again",
+        "run again: test_0.py::test_room FAILED again",
+    ]
+    assert any(line.startswith("FAILED test_0.py::test_broken") for line in printed)
+    assert any(line.startswith("ERROR test_0.py::test_room") for line in printed)
+    assert "1 failed, 2 passed, 1 error, 1 flaky" in printed[-1]
+    end = "\n".join(printed[-14:])
     assert "assert {0: 0, 1: 1, 2: 2," in end
     assert len(end) < 5_000
 
 
-def test_a_test_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
-    code, printed = run(tmp_path, FLAKY, BROKEN, FINE)
-    assert code == 1
-    assert "FLAKY test_0.py::test_flaky" in printed
-    assert "FAILED test_1.py::test_broken" in printed
-    assert "1 failed, 1 passed, 1 flaky" in printed.splitlines()[-1]
-
-
-def test_a_setup_that_fails_once_is_flaky_too(tmp_path: Path) -> None:
-    code, printed = run(tmp_path, FLAKY_SETUP)
-    assert code == 0
-    assert "FLAKY test_0.py::test_setup" in printed
-
-
-def test_many_failures_are_a_broken_change_and_do_not_run_again(tmp_path: Path) -> None:
+def test_failures_in_many_files_are_a_broken_change_and_do_not_run_again(tmp_path: Path) -> None:
     code, printed = run(tmp_path, FLAKY, BROKEN, allowed=1)
     assert code == 1
-    assert "2 tests failed, more than 1: none of them runs again" in printed
-    assert "2 failed" in printed.splitlines()[-1]
+    assert "tests of 2 files or folders failed, more than 1: none of them runs again" in printed
+    assert "2 failed" in printed[-1]
 
 
 def test_nothing_runs_again_unless_it_is_asked_for(tmp_path: Path) -> None:
     code, printed = run(tmp_path, FLAKY, allowed=0)
     assert code == 1
-    assert "1 failed" in printed.splitlines()[-1]
+    assert "1 failed" in printed[-1]
+
+
+def test_a_folder_that_shares_a_cluster_is_one_group() -> None:
+    """Of the two that the workers of a run do not divide; elsewhere each file is one."""
+    nodes = [
+        "tests/kubernetes/nodes/test_demo.py::test_a",
+        "tests/kubernetes/nodes/test_shared.py::test_b[x::y]",
+        "tests/kubernetes/test_client.py::test_c",
+    ]
+    assert [group_of(node) for node in nodes] == [
+        "tests/kubernetes/nodes/",
+        "tests/kubernetes/nodes/",
+        "tests/kubernetes/test_client.py",
+    ]
