@@ -41,7 +41,11 @@ def built() -> Image:
 
 @pytest.fixture(scope="module")
 def podman(built: Image) -> Iterator[list[str]]:
-    """Podman, with the image in a storage of its own, with the runtime and the limits that any machine allows."""
+    """Podman, with the image in a storage of its own, with the runtime and the limits that any machine allows.
+
+    What it keeps of its containers is its own, too: `system reset` removes it, and without `--tmpdir` this is the /run/libpod of
+    all podmans of the machine.
+    """
     if shutil.which("podman") is None or shutil.which("runc") is None:
         unavailable("no podman with runc: run `make images`")
     home = Path(
@@ -57,6 +61,8 @@ def podman(built: Image) -> Iterator[list[str]]:
         f"{home}/storage",
         "--runroot",
         f"{home}/run",
+        "--tmpdir",
+        f"{home}/tmp",
         "--cgroup-manager",
         "cgroupfs",
     ]
