@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.request import Request, urlopen
@@ -190,9 +190,20 @@ class Run:
         """Whether its slow part runs."""
         return (self.folder / "runs").exists()
 
+    def _asks(self) -> bool:
+        """Whether it waits for an answer of the service."""
+        sockets = set()
+        for file in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                sockets.add(os.readlink(file))
+        connections = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        served = f":{self.service.port:04X}"
+        return any(words[2].endswith(served) and f"socket:[{words[9]}]" in sockets for words in connections)
+
     def interrupt(self) -> None:
-        """Ctrl-C, as often as its engine needs."""
+        """Ctrl-C, as often as its engine needs. Snakemake leaves tasks behind of which it asks the state at that moment."""
         for number in range(self.conduct.interrupts or 1):
+            until(lambda: self.process.poll() is not None or not self._asks())
             time.sleep(2 * number)
             self.process.send_signal(signal.SIGINT)
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the virtual environments of the real TES clients that tests/clients runs: py-tes, pydantic-tes, Snakemake, Toil, cwl-tes.
 # One folder each for tests/tools/clients/*.txt, which pins the versions; nothing is made that is there already from that file.
+# One thing is changed in them: how long py-tes waits for an answer.
 #
 # Snakemake's storage plugin calls rsync, which is installed by apt-get where it is missing and that is possible.
 #
@@ -62,5 +63,7 @@ for list in "$here"/*.txt; do
         fi
         echo "$wanted" >"$home/$name/.made"
     fi
+    # py-tes waits 10 s for an answer, and one that comes later ends a run of Snakemake or Toil: a busy machine needs longer.
+    find "$home/$name" -path '*/tes/client.py' -exec sed -i 's/\(^    timeout.*attrib(default=\)10,/\1300,/' {} +
     echo "$name: $(versions "$name")  ($home/$name)"
 done

@@ -15,7 +15,7 @@ import tes
 
 NODE = re.compile(r"^node-[01]$")
 URL, FOLDER = sys.argv[1:]
-CLIENT = tes.HTTPClient(URL, timeout=10)
+CLIENT = tes.HTTPClient(URL, timeout=120)
 TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d+)?([+]00:00|Z)?$")
 
 
@@ -95,7 +95,7 @@ def main() -> None:
     for name, asked in chain.items():
         ident = CLIENT.create_task(asked)
         names[ident] = f"<{name}>"
-        seen[f"wait {name}"] = CLIENT.wait(ident, timeout=60).as_dict()
+        seen[f"wait {name}"] = CLIENT.wait(ident, timeout=300).as_dict()
     last = list(names)[-1]
     for view in ("MINIMAL", "BASIC", "FULL"):
         seen[view] = CLIENT.get_task(last, view).as_dict()
@@ -109,7 +109,7 @@ def main() -> None:
     ]
     ident = CLIENT.create_task(failing)
     names[ident] = "<failing>"
-    seen["wait failing"] = CLIENT.wait(ident, timeout=60).as_dict()
+    seen["wait failing"] = CLIENT.wait(ident, timeout=300).as_dict()
     (log,) = CLIENT.get_task(ident, "FULL").as_dict()["logs"]
     seen["logs of failing"] = [
         {key: each.get(key) for key in ("exit_code", "stdout", "stderr")} for each in log["logs"]
@@ -123,7 +123,7 @@ def main() -> None:
     while CLIENT.get_task(ident, "MINIMAL").state != "RUNNING":
         pass
     CLIENT.cancel_task(ident)
-    seen["wait sleep"] = CLIENT.wait(ident, timeout=60).as_dict()
+    seen["wait sleep"] = CLIENT.wait(ident, timeout=300).as_dict()
     CLIENT.cancel_task(ident)  # once more is no error
 
     # Lists: pages of two, newest first.
