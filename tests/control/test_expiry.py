@@ -216,15 +216,15 @@ async def test_db_expire_says_when_the_files_go(tmp_path: Path, monkeypatch: pyt
     async with running(settings) as up:
         await ended(up.service, (await up.service.submit(DOCUMENT)).id)
 
-    def kept() -> list[bytes]:
-        """What the logs and results hold."""
-        return sorted(path.read_bytes() for path in tmp_path.rglob("*") if path.name in ("stdout", "out.txt"))
+    def kept() -> list[Path]:
+        """The logs and results that are there, in the order of their names."""
+        return sorted((*tmp_path.rglob("out.txt"), *tmp_path.rglob("stdout")), key=lambda path: path.name)
 
     command = ["db", "expire", "--root", str(tmp_path), "--days", "0"]
     done = await asyncio.to_thread(CliRunner().invoke, cli, command)
     assert done.stdout == "1 workflows removed from the database\n"
     assert "the service removes them 2 minutes after its next start" in done.stderr
-    assert kept() == [b"kept\n", b"said\n"]
+    assert [path.read_text() for path in kept()] == ["kept\n", "said\n"]
     again = await asyncio.to_thread(CliRunner().invoke, cli, command)
     assert (again.stdout, again.stderr) == ("0 workflows removed from the database\n", "")
     monkeypatch.setattr("flowsched.control.leading.retention.FIRST_S", 0.0)
