@@ -20,8 +20,8 @@ import pytest
 from tests.groups import group_of
 
 VARIABLE = "FLOWSCHED_RERUN_FAILED"
-#: For each test of a group: longer than the timeout of one test and its fixtures (`timeout` in pyproject.toml).
-AGAIN_S = 900
+#: For each test of a group: longer than the timeout of one test and its fixtures, tests/kubernetes/nodes included.
+AGAIN_S = 1500
 SHOWN_LINES = 60
 #: Of a first failure, right before pytest's last line: CI shows the ends of what it prints, and cuts the middle out.
 ASSERTED_LINES, ASSERTED_CHARACTERS = 12, 300

@@ -37,8 +37,8 @@ from flowsched.workflow.spec import Container, Step
 
 T = TypeVar("T")
 
-#: How long an observer waits for an event.
-PATIENCE_S: Final = 60
+#: How long an observer waits for an event: the kubelet of a busy machine needs minutes for a pod.
+PATIENCE_S: Final = 240
 OUTSIDE: Final = b"outside"
 
 

@@ -41,6 +41,8 @@ from tests.programs import NotStarted
 
 KUBECTL: Final = "kubectl"
 NODES: Final = 2
+#: How long one step of a test may take, in seconds: many times longer than on a quiet machine. A test may take twice as long.
+PATIENCE_S: Final = 600
 _COREDNS: Final = Path(__file__).parent / "coredns.yaml"
 _NUMBERS: Final = 16
 #: Built by `make kube-node`, then those that Debian has.
@@ -135,8 +137,10 @@ class RealCluster:
                 machine.start()
             self.load("pause", "coredns")
             self.kubectl("apply", "-f", str(_COREDNS))
-            self.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
-            self.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
+            self.kubectl("wait", "--for=condition=Ready", "node", "--all", f"--timeout={PATIENCE_S}s")
+            self.kubectl(
+                "-n", "kube-system", "rollout", "status", "deployment/coredns", f"--timeout={PATIENCE_S}s"
+            )
         except NotStarted as error:
             tails = "\n".join(machine.tails() for machine in self.machines)
             self.stop()
@@ -160,7 +164,7 @@ class RealCluster:
                 pass
         self._loaded |= {(machine.name, name) for machine, name in new}
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 120.0) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = PATIENCE_S + 60) -> str:
         """Run kubectl as the administrator.
 
         Raises:

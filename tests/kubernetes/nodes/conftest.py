@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kubernetes.nodes.cluster import RealCluster, missing
+from tests.kubernetes.nodes.cluster import PATIENCE_S, RealCluster, missing
 from tests.kubernetes.nodes.installed import ROOT, Installation
 from tests.postgres import start_or_skip
 from tests.programs import NotStarted
@@ -19,11 +19,13 @@ from tests.programs import NotStarted
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Nodes of two shared cores take their time. What needs a cluster with nothing installed runs before the others."""
+    """Nodes of two shared cores take their time, above all for the first test. What needs a cluster with nothing installed runs
+    before the others.
+    """
     ours = [item for item in items if "tests/kubernetes/nodes/" in item.nodeid]
     for item in ours:
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(300), append=False)
+            item.add_marker(pytest.mark.timeout(2 * PATIENCE_S), append=False)
     bare_first = iter(sorted(ours, key=lambda item: "installed" in getattr(item, "fixturenames", ())))
     items[:] = [next(bare_first) if item in ours else item for item in items]
 
@@ -52,7 +54,9 @@ def cluster(needs_real_nodes: None) -> Iterator[RealCluster]:
 @pytest.fixture(scope="session")
 def our_image(cluster: RealCluster) -> None:
     """The nodes have the image of this checkout, and the others that tasks name."""
-    subprocess.run(["sh", ROOT / "tests/tools/install_images.sh", "flowsched"], check=True, timeout=280)
+    subprocess.run(
+        ["sh", ROOT / "tests/tools/install_images.sh", "flowsched"], check=True, timeout=PATIENCE_S
+    )
     cluster.load("flowsched", "samtools", "numpy", "debian")
 
 

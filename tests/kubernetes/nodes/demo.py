@@ -19,12 +19,11 @@ from flowsched.client import Client, Run
 from tests.images import image
 from tests.kubernetes.hollow import demo as hollow
 from tests.kubernetes.hollow.binaries import missing as hollow_missing
-from tests.kubernetes.nodes.cluster import RealCluster, missing
+from tests.kubernetes.nodes.cluster import PATIENCE_S, RealCluster, missing
 from tests.kubernetes.nodes.installed import VARIANT_CALLING, WORKFLOWS, Installation
 from tests.postgres import NoPostgres, Server
 from tests.programs import NotStarted
 
-WITHIN_S: Final = 300.0
 ENDED: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
@@ -71,7 +70,7 @@ async def demonstrate(installed: Installation, console: Console) -> bool:
     async with installed.client() as client:
         runs = [await client.submit(document) for document in documents]
         shown = told = ""
-        end = time.monotonic() + WITHIN_S
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             views = [await run.view() for run in runs]
             line = "  ".join(

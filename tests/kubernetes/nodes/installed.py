@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from flowsched.client import Client
 from tests.kubernetes.hollow.binaries import find
-from tests.kubernetes.nodes.cluster import RealCluster
+from tests.kubernetes.nodes.cluster import PATIENCE_S, RealCluster
 from tests.object_store import Store
 from tests.postgres import Server
 from tests.programs import NotStarted, Program
@@ -33,7 +33,6 @@ CLAIM: Final = "lab"
 STORE: Final = "store"
 TASKS_USER: Final = 1000  # tasks.runAsUser of the chart
 _ORIGIN_PORT: Final = 8480
-_WITHIN_S: Final = 120
 
 
 class Installation:
@@ -125,7 +124,7 @@ class Installation:
         self.helm("uninstall", "flowsched")
         self._origin.kill()
         self.store.stop()
-        self.cluster.kubectl("delete", "namespace", SYSTEM, TENANT, "--ignore-not-found", timeout_s=180)
+        self.cluster.kubectl("delete", "namespace", SYSTEM, TENANT, "--ignore-not-found")
         self.database.execute("DROP DATABASE flowsched WITH (FORCE)")
 
     def values(self, **more: str) -> list[str]:
@@ -167,19 +166,17 @@ class Installation:
         """
         done = subprocess.run(
             [str(find("helm")), *arguments, "--namespace", SYSTEM],
-            capture_output=True, text=True, timeout=180, check=False, env=self.cluster.environment,
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=self.cluster.environment,
         )  # fmt: skip
         if done.returncode:
             raise NotStarted(f"helm {arguments[0]}: {done.stderr.strip()}")
         return done.stdout
 
-    def ready(self, within_s: int = _WITHIN_S) -> None:
+    def ready(self) -> None:
         """Wait until the service and the agents are rolled out, and none of the replicas before them leads any more."""
         for what in ("deployment/flowsched", "daemonset/flowsched-agent"):
-            self.cluster.kubectl(
-                "-n", SYSTEM, "rollout", "status", what, f"--timeout={within_s}s", timeout_s=within_s + 30
-            )
-        end = time.monotonic() + within_s
+            self.cluster.kubectl("-n", SYSTEM, "rollout", "status", what, f"--timeout={PATIENCE_S}s")
+        end = time.monotonic() + PATIENCE_S
         while any("deletionTimestamp" in pod["metadata"] for pod in self.pods("service")):
             if time.monotonic() > end:
                 raise NotStarted("a replica of before is still there")
@@ -197,7 +194,7 @@ class Installation:
         Raises:
             NotStarted: None gets ready.
         """
-        end = time.monotonic() + _WITHIN_S
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             for pod in sorted(
                 self.pods("service"), key=lambda pod: pod["spec"].get("nodeName", ""), reverse=True
@@ -222,12 +219,16 @@ class Installation:
     def document(self, path: Path, image: str | None = None) -> Mapping[str, Any]:
         """A workflow's document with its inputs where the nodes find them, at an HTTP origin of this machine.
 
+        Its tasks may take long: Kubernetes counts from a pod's arrival on its node, and on a busy machine the init containers
+        wait for minutes.
+
         Args:
             path: The document; its inputs lie in `workflows/`.
             image: What every stage runs in, where the document names none. It asks for a tenth of a core a task then.
         """
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for stage in document["stages"]:
+            stage["timeout"] = f"{PATIENCE_S}s"
             if image is not None:
                 stage["container"] = {"image": image}
                 for role in stage.get("roles", {"": stage}).values():

@@ -30,7 +30,7 @@ DNS_ADDRESS: Final = "10.96.0.10"
 PAUSE: Final = "localhost/flowsched-test/pause:1"
 
 _SOCKET: Final = "/run/containerd/containerd.sock"
-_START_S: Final = 60.0
+_START_S: Final = 240.0
 #: What is in the node's folder and where the node sees it. /run is new at each boot, as it is on any machine.
 _MOUNTS: Final = {
     "kubelet": "/var/lib/kubelet",
@@ -214,13 +214,13 @@ class Machine:
         if number == signal.SIGKILL:
             program.wait()
 
-    def run(self, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, timeout_s: float = 240.0) -> subprocess.CompletedProcess[str]:
         """Run a command on the node, to its end."""
         return subprocess.run(
             self._inside(*command), capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
-    def ctr(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+    def ctr(self, *arguments: str, timeout_s: float = 480.0) -> subprocess.CompletedProcess[str]:
         """Run `ctr` on the node's containerd, in the kubelet's namespace."""
         return self.run(_tool("ctr"), "-a", _SOCKET, "-n", "k8s.io", *arguments, timeout_s=timeout_s)
 
@@ -230,7 +230,7 @@ class Machine:
         Raises:
             NotStarted: containerd refused; the message has its words.
         """
-        done = self.ctr("images", "import", "--local", str(archive), timeout_s=300)
+        done = self.ctr("images", "import", "--local", str(archive), timeout_s=900)
         if done.returncode:
             raise NotStarted(f"{self.name}: {archive} was not imported: {done.stderr.strip()[-500:]}")
 

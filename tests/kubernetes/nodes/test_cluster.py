@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.images import image
-from tests.kubernetes.nodes.cluster import NODES, RealCluster
+from tests.kubernetes.nodes.cluster import NODES, PATIENCE_S, RealCluster
 from tests.kubernetes.nodes.machine import KUBELET, hierarchies
 
 ASK = """
@@ -46,7 +46,10 @@ def test_pods_of_two_nodes_reach_each_other_by_name(cluster: RealCluster) -> Non
         cluster.kubectl("apply", "-f", "-", stdin=pod(f"asks-{number}", f"node-{number}", "bash", "-ec", ASK))
     for number in range(NODES):
         cluster.kubectl(
-            "wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/asks-{number}", "--timeout=60s"
+            "wait",
+            "--for=jsonpath={.status.phase}=Succeeded",
+            f"pod/asks-{number}",
+            f"--timeout={PATIENCE_S}s",
         )
         said = cluster.kubectl("logs", f"asks-{number}")
         assert "10.96.0.1" in said
@@ -58,11 +61,11 @@ def test_a_power_cut_ends_a_nodes_pods_and_it_comes_back(cluster: RealCluster) -
     """What containerd says of them then is what `outcomes` knows as a lost node (KUBE.md)."""
     cluster.load("samtools")
     cluster.kubectl("apply", "-f", "-", stdin=pod("sleeps", "node-0", "sleep", "1000"))
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/sleeps", "--timeout=60s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/sleeps", f"--timeout={PATIENCE_S}s")
     node = cluster.machines[0]
     node.power_cut()
     node.boot()
-    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/sleeps", "--timeout=90s")
+    cluster.kubectl("wait", "--for=jsonpath={.status.phase}=Failed", "pod/sleeps", f"--timeout={PATIENCE_S}s")
     (status,) = cluster.get("pod", "sleeps")["status"]["containerStatuses"]
     assert status["state"]["terminated"]["exitCode"] == 255
     cluster.kubectl("delete", "pod", "sleeps")
@@ -74,13 +77,13 @@ def test_a_cluster_that_is_killed_leaves_no_process_and_the_next_one_removes_the
     assert began.stdout is not None
     bridge = began.stdout.readline().strip()
     assert bridge.startswith("fsk")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_S
     while not any(KUBELET in line and f"/node-{NODES - 1}/" in line for line in _processes(bridge)):
         assert time.monotonic() < deadline, _processes(bridge)
         time.sleep(0.1)
     began.kill()
     began.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while _processes(bridge):
         assert time.monotonic() < deadline, _processes(bridge)
         time.sleep(0.1)

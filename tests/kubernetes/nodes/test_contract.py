@@ -16,6 +16,7 @@ from flowsched.cluster.kubernetes.executor import ClusterSettings
 from flowsched.cluster.kubernetes.objects.release import ReleaseSettings
 from tests.executors.executor_contract import OUTSIDE, ExecutorContract, World, contained, program
 from tests.images import FLOWSCHED, image
+from tests.kubernetes.nodes.cluster import PATIENCE_S
 from tests.kubernetes.nodes.installed import AGENT_KEY, Installation
 from tests.kubernetes.promises import Corner, asked_for, shown
 
@@ -85,7 +86,7 @@ def outcomes(installed: Installation, request: pytest.FixtureRequest) -> Mapping
     namespace = f"contract-{secrets.token_hex(3)}"
     kubectl = installed.cluster.kubectl
     kubectl("create", "namespace", namespace)
-    kubectl("-n", namespace, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+    kubectl("-n", namespace, "wait", "--for=create", "serviceaccount/default", f"--timeout={PATIENCE_S}s")
     release = ReleaseSettings(
         namespace=namespace, our_image=FLOWSCHED, default_image=image("debian").name, agent_key=AGENT_KEY.encode(),
         scheduler_name="contract",
@@ -106,9 +107,8 @@ def outcomes(installed: Installation, request: pytest.FixtureRequest) -> Mapping
     return ends
 
 
-@pytest.mark.timeout(600)  # the first waits for all of them
 @pytest.mark.parametrize("promise", CHOSEN)
 def test_on_real_nodes(promise: str, outcomes: Mapping[str, BaseException | None]) -> None:
-    """As the promise's own docstring says."""
+    """As the promise's own docstring says. The first test waits for all promises."""
     if (error := outcomes[promise]) is not None:
         raise error

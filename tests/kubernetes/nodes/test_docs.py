@@ -12,7 +12,7 @@ import pytest
 from tests.docs.pages import ROOT, Reader
 from tests.images import image
 from tests.kubernetes.hollow.binaries import find
-from tests.kubernetes.nodes.cluster import KUBECTL, RealCluster
+from tests.kubernetes.nodes.cluster import KUBECTL, PATIENCE_S, RealCluster
 from tests.kubernetes.nodes.installed import TOKEN, Installation
 from tests.postgres import Server, binaries, start_or_skip
 
@@ -59,7 +59,6 @@ def test_a_gang_from_python(installed: Installation, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_an_operator_installs_backs_up_upgrades_restores_and_removes(
     cluster: RealCluster, our_image: None, database: Server, tmp_path: Path
 ) -> None:
@@ -86,7 +85,7 @@ def test_an_operator_installs_backs_up_upgrades_restores_and_removes(
         },
     )
     try:
-        reader.follow(TUTORIALS / "operator.md", timeout_s=500)
+        reader.follow(TUTORIALS / "operator.md", timeout_s=PATIENCE_S)
     except BaseException:  # the tests after it install the release
         subprocess.run(
             [helm, "uninstall", "flowsched", "--ignore-not-found"],

@@ -26,13 +26,12 @@ from flowsched.client import Client, Run
 from flowsched.errors import Unavailable
 from flowsched.workflow.views import TaskView, WorkflowView
 from tests.images import image
-from tests.kubernetes.nodes.cluster import RealCluster
+from tests.kubernetes.nodes.cluster import PATIENCE_S, RealCluster
 from tests.kubernetes.nodes.installed import SYSTEM, TENANT, Installation
 from tests.kubernetes.nodes.machine import CONTAINERD, KUBELET, PROXY
 from tests.soak import SOAK
 
 TASKS = 6
-WITHIN_S = 240.0
 #: What a deletion gives the pods of tasks, in place of their own 30 s.
 GRACE_S = 5
 _NUMBERS = itertools.count()
@@ -89,7 +88,7 @@ class Load:
 
     async def running(self, times: int = 1) -> None:
         """Wait until every task has begun so often."""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(PATIENCE_S):
             while any(self.count("began")[item] < times for item in self.items):
                 await asyncio.sleep(0.2)
 
@@ -99,7 +98,7 @@ class Load:
 
     async def ended(self, ident: str) -> tuple[WorkflowView, list[TaskView]]:
         """The workflow's end, and its tasks, by whichever replica answers: the fault may have hit the one that was asked before."""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 with contextlib.suppress(Unavailable):
                     async with self.installed.client() as client:
@@ -128,7 +127,7 @@ async def survives(work: Load, fault: Callable[[], None], begins: int = 1) -> No
 
 def ready(cluster: RealCluster) -> None:
     """Wait until both nodes are, and what runs on them."""
-    cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", "--timeout=120s", timeout_s=150)
+    cluster.kubectl("wait", "--for=condition=Ready", "node", "--all", f"--timeout={PATIENCE_S}s")
 
 
 # ---- in every run ----
@@ -218,7 +217,7 @@ async def test_a_rolling_upgrade_and_a_rollback(installed: Installation) -> None
             if stop.is_set():
                 return
             load = Load(installed, tasks=2, seconds=1, gang=number % 2 == 0)
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     try:
                         async with installed.client() as client:
@@ -243,7 +242,7 @@ async def test_a_rolling_upgrade_and_a_rollback(installed: Installation) -> None
             stop.set()
         async with installed.client() as client:
             for load, ident in loads:
-                view = await client.wait(ident, WITHIN_S)
+                view = await client.wait(ident, PATIENCE_S)
                 assert view.state == "SUCCEEDED"
                 assert load.count("ended") == load.count("began") == dict.fromkeys(load.items, 1)
         assert len(loads) >= 3
@@ -254,7 +253,7 @@ async def test_a_rolling_upgrade_and_a_rollback(installed: Installation) -> None
 
 async def nothing_left(installed: Installation) -> None:
     """Wait until there is no object of a task in the tenant's namespace."""
-    ends = time.monotonic() + WITHIN_S
+    ends = time.monotonic() + PATIENCE_S
     ours = ("-l", "app.kubernetes.io/managed-by=flowsched", "-o", "name")
     while left := installed.cluster.kubectl("-n", TENANT, "get", "pods,services,secrets", *ours):
         assert time.monotonic() < ends, left
@@ -263,7 +262,7 @@ async def nothing_left(installed: Installation) -> None:
 
 def leader(installed: Installation) -> dict[str, Any]:
     """The pod of the replica that leads."""
-    ends = time.monotonic() + WITHIN_S
+    ends = time.monotonic() + PATIENCE_S
     while time.monotonic() < ends:
         for pod in installed.pods("service"):
             with (
@@ -299,7 +298,7 @@ async def test_the_network_between_leader_and_api_server_is_cut(installed: Insta
         await running.running()
     iptables("-I")
     try:
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(PATIENCE_S):
             while leader(installed)["metadata"]["uid"] == before["metadata"]["uid"]:
                 await asyncio.sleep(0.5)
         async with installed.client() as client:

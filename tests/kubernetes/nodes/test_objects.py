@@ -15,12 +15,12 @@ def test_readers_go_to_the_node_that_wrote_their_object(installed: Installation)
     """
     python = environment("py-tes-1.1") / "bin" / "python"
     size = Pipeline(chains=2, mb=20, readers=4, reference_mb=20)
-    found = run_pipeline(installed, python, size, "twice", 240)
+    found = run_pipeline(installed, python, size, "twice")
     assert found.again_bytes == 0, found
     assert found.at_home == 1.0, found
     assert found.reference_bytes <= 2 * size.reference_mb * MB, found
     assert merged(installed) == 20 * MB
-    run_pipeline(installed, python, Pipeline(chains=1, mb=3, readers=0, reference_mb=0), "twice", 120)
+    run_pipeline(installed, python, Pipeline(chains=1, mb=3, readers=0, reference_mb=0), "twice")
     assert merged(installed) == 3 * MB
 
 

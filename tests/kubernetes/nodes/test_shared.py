@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.images import FLOWSCHED, image
+from tests.kubernetes.nodes.cluster import PATIENCE_S
 from tests.kubernetes.nodes.installed import CLAIM, ROOT, SYSTEM, TASKS_USER, TENANT, TOKEN, Installation
 
 WDL = ROOT / "tests/wdl/documents/samtools.wdl"
@@ -42,7 +43,7 @@ def run(installed: Installation, name: str, *command: str) -> str:
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
     cluster.kubectl(
         "-n", TENANT, "wait", "--for=jsonpath={.status.containerStatuses[0].state.terminated}", f"pod/{name}",
-        "--timeout=180s", timeout_s=200,
+        f"--timeout={PATIENCE_S}s",
     )  # fmt: skip
     said = cluster.kubectl("-n", TENANT, "logs", name)
     status = cluster.get("pod", name, "-n", TENANT)["status"]["containerStatuses"][0]["state"]["terminated"]
@@ -106,7 +107,7 @@ async def test_each_node_reads_a_reference_of_the_shared_volume_once(installed: 
         async with installed.client() as client:
             runs = [await client.submit(document(f"{round_}{number}")) for number in range(6)]
             for run in runs:
-                await run.wait(200, check=True)
+                await run.wait(PATIENCE_S, check=True)
         said = [(shared / f"{round_}{number}.said").read_text().split() for number in range(6)]
         assert {(first, count) for _, first, count in said} == {(round_, str(size))}
         seen = [int(inode) for inode, _, _ in said]
@@ -136,7 +137,7 @@ async def test_the_only_reader_of_a_delivered_file_sees_the_copy_of_its_node(ins
 
     async def run(document: dict[str, Any]) -> None:
         async with installed.client() as client:
-            await (await client.submit(document)).wait(200, check=True)
+            await (await client.submit(document)).wait(PATIENCE_S, check=True)
 
     await run(write)
     await run(read)
