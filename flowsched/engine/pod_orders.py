@@ -220,6 +220,7 @@ def make_pod(
     role, resources = alike.role, alike.resources
     attempt = stage.attempt.item(task)
     first = member == alike.first
+    is_fitted = resources.memory_bytes < role.resources.memory_bytes
     return Pod(
         name=pod_name(run.id, spec.name, task, attempt),
         workflow=run.id,
@@ -253,14 +254,10 @@ def make_pod(
         remote=remote,
         promoted=promoted,
         is_last=stage.charged.item(task) + 1 >= spec.retry.attempts,
+        is_fitted=is_fitted,
         container=None
         if spec.container is None
-        else container_of(
-            stage,
-            shard,
-            writes=first and alike.delivers,
-            retried=resources.memory_bytes < role.resources.memory_bytes,
-        ),
+        else container_of(stage, shard, writes=first and alike.delivers, retried=is_fitted),
     )
 
 

@@ -153,6 +153,7 @@ class Pod(msgspec.Struct, frozen=True):
     priority: int = 0
     container: Container | None = None  #: its steps run in place of `command`
     is_last: bool = True  #: no retry of the engine follows a failure: the outputs of a failed container task are delivered
+    is_fitted: bool = False  #: it has less memory than its task asks for; out of that, it is tried again
     #: uri -> node that it is read from, over the network: inputs that are not copied to its own node
     remote: Mapping[str, str] = msgspec.field(default_factory=dict)
     promoted: tuple[int, ...] = ()  #: steps of priority by waiting: of the queues on its path, then its own

@@ -844,12 +844,19 @@ async def test_a_container_task_whose_last_step_ends_well_within_its_grace_is_do
     assert (tmp_path / "said").exists() == delivered
 
 
-async def test_a_step_that_uses_too_much_memory(real_world: RealWorld, tmp_path: Path) -> None:
-    """Exit code 137, and the report has the steps before it and what it had said."""
+@pytest.mark.parametrize("is_fitted", [False, True])
+async def test_a_step_that_uses_too_much_memory(
+    real_world: RealWorld, tmp_path: Path, is_fitted: bool
+) -> None:
+    """Exit code 137, and the report has the steps before it and what it had said. Its files are delivered, unless the next attempt
+    gets all that was asked for and writes them.
+    """
     script = "import time; print('growing', flush=True); x = bytearray(200 << 20); time.sleep(60)"
-    steps = (sh("echo first"), Step((sys.executable, "-c", script), stdout="/o/said"))
-    outputs = (Delivered("/o/said", f"{tmp_path}/said"),)
-    end = await run(real_world, contained("a", steps=steps, outputs=outputs, memory_bytes=64 << 20))
+    steps = (sh("echo first > /o/x; echo first"), Step((sys.executable, "-c", script), stdout="/o/said"))
+    outputs = (Delivered("/o/said", f"{tmp_path}/said"), Delivered("/o/x", f"{tmp_path}/x"))
+    more: dict[str, Any] = {"memory_bytes": 64 << 20, "is_fitted": is_fitted}
+    end = await run(real_world, contained("a", steps=steps, outputs=outputs, **more))
+    assert (tmp_path / "x").exists() is not is_fitted
     assert (end.exit_code, end.reason) == (137, "OOMKilled")
     assert end.container is not None
     assert [(s.exit_code, s.stdout) for s in end.container.steps] == [(0, "first\n"), (137, "growing\n")]

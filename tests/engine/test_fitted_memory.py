@@ -163,8 +163,9 @@ def test_no_file_tells_the_client_of_an_attempt_that_ran_out_of_fitted_memory() 
     del stage["command"]
     scene = taught(stage)
     scene.end("fs-w2-align-0-0", code=137, reason="OOMKilled")
-    containers = [scene.pods[f"fs-w2-align-0-{attempt}"].container for attempt in (0, 1)]
-    assert [len(each.leave) for each in containers if each is not None] == [0, 1]
+    pods = [scene.pods[f"fs-w2-align-0-{attempt}"] for attempt in (0, 1)]
+    assert [len(pod.container.leave) for pod in pods if pod.container is not None] == [0, 1]
+    assert [(pod.is_last, pod.is_fitted) for pod in pods] == [(True, True), (True, False)]
 
 
 def test_explain_says_what_was_asked_and_what_is_given() -> None:

@@ -374,6 +374,19 @@ def test_files_of_a_failed_attempt_stay_if_another_one_follows(tmp_path: Path, i
     assert [each[0] for each in task.deliver()["delivered"]] == ["/out/x", "/out/said"]
 
 
+@pytest.mark.parametrize(("is_fitted", "code", "delivered"), [(True, 137, 0), (False, 137, 1), (True, 1, 1)])
+def test_files_of_an_attempt_that_ran_out_of_fitted_memory_stay(
+    tmp_path: Path, is_fitted: bool, code: int, delivered: int
+) -> None:
+    """Another attempt follows it, though it was the last that counts; none follows one that failed otherwise."""
+    outputs = (Delivered("/out/x", str(tmp_path / "shared/x")),)
+    task = Task(tmp_path, Container((RUN,), outputs=outputs), is_fitted=is_fitted)
+    task.begin()
+    (task.inputs / "d/0/x").write_text("x")
+    task.ended(code)
+    assert len(task.deliver()["delivered"]) == delivered
+
+
 # --- what is told --------------------------------------------------------------------------------------------
 
 

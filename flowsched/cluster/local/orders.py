@@ -128,6 +128,7 @@ def _container(
         "inputs": inputs,
         "delivers": container.delivers,
         "last": pod.is_last,
+        "fitted": pod.is_fitted,
         "volumes": list(container.volumes),
         "return_code": container.return_code,
         "upload": upload() if away else None,

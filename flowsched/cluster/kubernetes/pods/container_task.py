@@ -311,6 +311,7 @@ def _order(pod: Pod, container: Container, layout: Layout) -> Mapping[str, Any]:
             for output in _delivered(container)
         ],
         "last": pod.is_last,
+        "fitted": pod.is_fitted,
         "return_code": container.return_code,
         "leave": [
             [place, left.content, left.reason]

@@ -184,10 +184,11 @@ def deliver(env: Env, ask: Ask | None = None) -> Message:
     ending = _ending(order, env)
     message: Message = {"outputs": [], "reason": "", "message": "", "delivered": []}
     _note_end(order, places, env)
+    is_last = order["last"] and not ending.interrupted and not (order["fitted"] and ending.killed)
     outputs = [
         {**output, "local": output["uri"] if output["uri"].startswith("/") else None}
         for output in order["outputs"]
-        if output["always"] or ending.well or (order["last"] and not ending.interrupted)
+        if output["always"] or ending.well or is_last
     ]
     targets = {each["local"]: resolved(each["local"]) for each in outputs if each["local"]}
     stores = _Stores(f"{places.room}/", ask)

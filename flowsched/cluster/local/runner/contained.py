@@ -18,7 +18,7 @@ from .records import Record, is_full
 from .room import WAIT_S, Progress, wait_for_folder, with_room
 from .safe_paths import Unsafe
 from .steps import Ending, Step, run_steps
-from .task import LAST_SIGNAL_CODE, RELEASED, Task, release_grace_s
+from .task import LAST_SIGNAL_CODE, OUT_OF_MEMORY, RELEASED, Task, release_grace_s
 from .uploads import Uploads
 
 
@@ -125,7 +125,8 @@ class Contained:
         if not self.order["delivers"]:
             return
         well = ending.well
-        if ending.reason == RELEASED or not (well or self.order["last"]):
+        is_last = self.order["last"] and not (self.order["fitted"] and ending.reason == OUT_OF_MEMORY)
+        if ending.reason == RELEASED or not (well or is_last):
             streams = {
                 self.places.canonical(str(s[key]))
                 for s in self.steps()

@@ -20,7 +20,7 @@ from .outputs import Refused
 from .records import Record
 from .safe_paths import Unsafe, open_mounted, write_all
 from .steps import Step
-from .task import RELEASED, StartError, Task, amount, release_grace_s
+from .task import OUT_OF_MEMORY, RELEASED, StartError, Task, amount, release_grace_s
 
 #: The engine's own command has so long to clear up behind a container that has ended.
 CLEAR_UP_S = 30.0
@@ -339,7 +339,7 @@ class InImage(Task):
             limit = self.order["memory_bytes"]
             return (
                 137,
-                "OOMKilled",
+                OUT_OF_MEMORY,
                 f"the kernel ended a process of it: all of them together may use {amount(int(str(limit)))}",
             )
         last = last_line(f"{self.folder}/stderr")

@@ -24,6 +24,7 @@ LAST_SIGNAL_CODE = 128 + 64
 FOREVER = float("inf")
 #: The reason of an attempt that the service asked to leave, unless it has ended well within its grace.
 RELEASED = "Released"
+OUT_OF_MEMORY = "OOMKilled"
 
 
 def link_inputs(work: str, inputs: list[Record]) -> list[str]:
@@ -250,7 +251,7 @@ class Task:
 
     def judged(self, reason: str, message: str) -> tuple[int, str, str]:
         """(exit code, reason, message) of its end; the last two as `supervise` found them."""
-        return 137 if reason == "OOMKilled" else self.exit_code, reason, message
+        return 137 if reason == OUT_OF_MEMORY else self.exit_code, reason, message
 
     def rest(self, wake: int, seconds: float) -> None:
         """Sleep until a signal came or the time is over."""
@@ -383,7 +384,7 @@ class Supervision:
             kin.signal_group(task.pid, signal.SIGTERM)
             self._kill_at = now + TIMEOUT_GRACE_S
         if not self.reason and task.is_beyond(used, self._memory):
-            self.reason = "OOMKilled"
+            self.reason = OUT_OF_MEMORY
             self.message = f"it used {amount(used)} of memory and may use {amount(self._memory)}"
             self._kill_at = now
         done = (
