@@ -127,6 +127,7 @@ async def reported(client: Client, ident: str) -> dict[str, Any]:
         "timelines": timelines,
         "efficiency": stages_used,
         "cpu_efficiency": whole(stages_used)["cpu_efficiency"],
+        "fitted": [(each.name, words) for each in stages if (words := render.fitted_memory(each))],
         "failed": [
             {name: getattr(each, name) for name in _SHOWN_OF_FAILED}
             | {"ran_seconds": running_ms(each) / 1000}
@@ -466,22 +467,23 @@ def usage_table(view: UsageView) -> Columns:
             return Text("total", "bold")
         return render.text(_NONE, "dim") if row.name is None else render.text(row.name)
 
+    saved = any(row.memory_saved_gib_hours for row in view.rows)
     return Columns(
         [*view.rows, view.total],
         Column(view.by.removeprefix("label:").upper(), name, cut=True),
         Column("WORKFLOWS", lambda row: str(row.workflows), rank=1, right=True),
-        Column("CORE-HOURS", lambda row: hours(row.core_hours), right=True, whole=True),
-        Column("GPU-HOURS", lambda row: hours(row.gpu_hours), right=True),
-        Column("GiB-HOURS", lambda row: hours(row.memory_gib_hours), right=True),
+        Column("CORE-HOURS", lambda row: render.hours(row.core_hours), right=True, whole=True),
+        Column("GPU-HOURS", lambda row: render.hours(row.gpu_hours), right=True),
+        Column("GiB-HOURS", lambda row: render.hours(row.memory_gib_hours), right=True),
+        *(
+            [Column("SAVED", lambda row: render.hours(row.memory_saved_gib_hours), right=True)]
+            if saved
+            else ()
+        ),
         Column("RUNNING", lambda row: render.seconds(row.running_hours * 3600), rank=2, right=True),
         Column("QUEUED", lambda row: render.seconds(row.queued_hours * 3600), rank=3, right=True),
         Column("MOVED", lambda row: render.size(row.bytes_moved), rank=4, right=True),
     )
-
-
-def hours(amount: float) -> str:
-    """Two decimal places, four where there is little."""
-    return "0" if not amount else f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
 
 
 def write_csv(view: UsageView, file: Any) -> None:

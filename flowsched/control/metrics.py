@@ -147,6 +147,7 @@ class Metrics:
         self.launched = 0
         self.ended: Counter[str] = Counter()  #: by outcome
         self.input_bytes: Counter[str] = Counter()  #: local, moved
+        self.fitted_memory: Counter[str] = Counter()  #: asked, given; bytes x seconds
         self.released = 0
         self.binds: Counter[str] = Counter()  #: ordered, refused
         self.transfers: Counter[str] = Counter()  #: done, failed
@@ -173,6 +174,9 @@ class Metrics:
             ended_well = not (end.reason or end.exit_code)
             outcome = "succeeded" if ended_well else "failed"
             self.ended[end.reason if end.reason in _OUTCOMES else outcome] += 1
+            if end.fitted is not None:
+                self.fitted_memory["asked"] += end.fitted.asked_byte_ms // 1000
+                self.fitted_memory["given"] += end.fitted.given_byte_ms // 1000
             expected = self._expected.pop(end.name, 0)
             if ended_well and expected > 0 and end.started_ms is not None:
                 self.predictions.add(max(1, end.at_ms - end.started_ms) / expected)
@@ -304,6 +308,7 @@ class Metrics:
         for name, label, about, counted in (
             ("pods_ended", "outcome", "Attempts that ended: succeeded, failed, or a reason of flowsched's.", self.ended),
             ("input_bytes", "source", "Input bytes of tasks that ended: local to their node, or moved there.", self.input_bytes),
+            ("fitted_memory_byte_seconds", "kind", "Memory x time of ended attempts with memory that fits.", self.fitted_memory),
             ("binds", "outcome", "Bindings of other controllers' pods: ordered, and of those refused.", self.binds),
             ("transfers", "outcome", "Copies to nodes that ended: done or failed.", self.transfers),
             ("transfer_bytes", "source", "Bytes that copies moved, from an origin or from another node.", self.transferred_bytes),

@@ -50,6 +50,7 @@ from flowsched.workflow.views import (
     DrainView,
     EventView,
     ExplanationView,
+    FittedMemoryView,
     IdleReportView,
     IdleView,
     ImageView,
@@ -187,12 +188,21 @@ def stage_sums(totals: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     def of(name: str) -> int:
         return sum(each.get(name, 0) for each in totals)
 
+    fitted = None
+    if attempts := of("fitted"):
+        fitted = FittedMemoryView(
+            attempts=attempts,
+            asked_bytes=(of("fitted_asked_mib") << 20) // attempts,
+            given_bytes=(of("fitted_given_mib") << 20) // attempts,
+            saved_gib_hours=of("memory_saved_gib_ms") / HOUR_MS,
+        )
     return {
         **{f"{name}_seconds": of(f"{name}_ms") / 1000 for name in ("queued", "staging", "running")},
         **{name: of(name) for name in ("bytes_local", "bytes_moved")},
         "core_hours": of("core_ms") / HOUR_MS,
         "gpu_hours": of("gpu_ms") / HOUR_MS,
         "memory_gib_hours": of("memory_gib_ms") / HOUR_MS,
+        "fitted_memory": fitted,
     }
 
 
@@ -879,6 +889,7 @@ def _usage_sum(row: UsageSum) -> dict[str, Any]:
         "core_hours": row.core_ms / HOUR_MS,
         "gpu_hours": row.gpu_ms / HOUR_MS,
         "memory_gib_hours": row.memory_gib_ms / HOUR_MS,
+        "memory_saved_gib_hours": row.memory_saved_gib_ms / HOUR_MS,
         "queued_hours": row.queued_ms / HOUR_MS,
         "running_hours": row.running_ms / HOUR_MS,
         "bytes_local": row.bytes_local,

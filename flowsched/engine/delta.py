@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from flowsched.scheduling.state.usage import UsageRow
+from flowsched.workflow.memory import Fitted
 
 
 class TaskWrite(NamedTuple):
@@ -82,6 +83,7 @@ class AttemptEnd(NamedTuple):
     message: str
     usage: Mapping[str, int]
     report: bytes = b""  #: JSON of a `ContainerReport`; empty where the attempt had no steps
+    fitted: Fitted | None = None  #: not a column: `usage` has the amounts
 
 
 class StageWrite(NamedTuple):

@@ -31,6 +31,7 @@ from flowsched.scheduling.reasons import larger_than_cap, larger_than_quota, qua
 from flowsched.scheduling.state.snapshot import PODS
 from flowsched.values import replace
 from flowsched.workflow.estimates import DECLARED, ENOUGH, RUNTIME
+from flowsched.workflow.memory import fitted_text
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run.elastic import PLACED, spare, stays_out
 from flowsched.workflow.run.outcomes import EVICTED
@@ -139,7 +140,7 @@ def _memory_text(
     ).memory_bytes
     samples = state.work.estimates.samples(*run.spec.kind_of(stage.spec))
     tasks = "task" if samples == 1 else "tasks"
-    return f"; memory: asked {format_bytes(asked)}, given {format_bytes(given)} (from {samples} {tasks})"
+    return f"; {fitted_text(asked, given, f'from {samples} {tasks}')}"
 
 
 def _inputs_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int]) -> str:

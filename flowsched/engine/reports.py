@@ -40,6 +40,7 @@ from flowsched.executor.quotas import QuotaChanged
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
+from flowsched.workflow.memory import Fitted
 from flowsched.workflow.resources import format_bytes
 from flowsched.workflow.run.advance import RELEASED
 from flowsched.workflow.run.moves import BOUND, STARTED, AttemptResources, Ended
@@ -129,15 +130,6 @@ def _find(recorder: Recorder, name: str) -> tuple[WorkflowRun, StageRun, PodRef]
     return run, run.stages[ref.stage], ref
 
 
-def _room_of(recorder: Recorder, name: str) -> AttemptResources:
-    """The allocation of an attempt, by its claim: its request when it was bound, with its memory as it had grown."""
-    claim = recorder.state.cluster.snapshot.claims.get(name)
-    if claim is None or claim.kind is ClaimKind.STAGING:
-        return AttemptResources()
-    amount = dict(zip(AXES, claim.amount, strict=False))
-    return AttemptResources(amount["cpu"], amount.get("memory", 0), amount.get("gpu", 0))
-
-
 def _within(recorder: Recorder, stage: StageRun, task: int, after: int, at_ms: int) -> int:
     """A moment by another machine's or process's clock, moved after the one before it by ours, and not after now: durations are
     not negative, however clocks differ.
@@ -151,6 +143,24 @@ class _Run(NamedTuple):
     started_ms: int | None  #: None = it did not run
     ended_ms: int
     measured: bool = False
+
+
+def _room_of(
+    recorder: Recorder, stage: StageRun, task: int, ran: _Run, event: PodEnded | PodGone
+) -> AttemptResources:
+    """The allocation of an attempt, by its claim: its request when it was bound, with its memory as it was fitted or had grown."""
+    claim = recorder.state.cluster.snapshot.claims.get(event.name)
+    if claim is None or claim.kind is ClaimKind.STAGING:
+        return AttemptResources()
+    amount = dict(zip(AXES, claim.amount, strict=False))
+    asked = stage.spec.roles[int(stage.role_of[task % stage.members])].resources.memory_bytes
+    given = amount.get("memory", 0)
+    fitted = None
+    if 0 < given < asked:
+        bound_ms = int(stage.times[task, BOUND])
+        since_ms = bound_ms if ran.started_ms is None else min(bound_ms, ran.started_ms)
+        fitted = Fitted(asked, given, max(0, ran.ended_ms - since_ms), event.reason == OUT_OF_MEMORY)
+    return AttemptResources(amount["cpu"], given, amount.get("gpu", 0), fitted)
 
 
 def _run_of(recorder: Recorder, stage: StageRun, ref: PodRef, event: PodEnded | PodGone) -> _Run:
@@ -188,7 +198,10 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         event = structs.replace(event, message=f"{event.message}; {source}" if event.message else source)
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
     words = event.message or _taken_away(stage, ref.task, event.reason)
-    _note_end(recorder, event, ran.started_ms, event.exit_code, event.usage, words, event.container)
+    room = _room_of(recorder, stage, ref.task, ran, event)
+    _note_end(
+        recorder, event, ran.started_ms, event.exit_code, event.usage, room.fitted, words, event.container
+    )
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
     leaving = (
@@ -205,21 +218,18 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     spoiled = bool(event.changed_inputs)
     at = state.cluster.snapshot.index[node]
-    room = _room_of(recorder, event.name)
-    ahead, outgrown, fitted = "", False, False
-    if event.reason == OUT_OF_MEMORY:
-        asked = stage.spec.roles[int(stage.role_of[ref.task % stage.members])].resources.memory_bytes
-        fitted = 0 < room.memory_bytes < asked
-        if fitted:
-            ahead = (
-                f"it had {format_bytes(room.memory_bytes)}, which its kind has used so far; "
-                f"the next attempt gets the {format_bytes(asked)} that it asks for, and this one is not counted"
-            )
-        else:
-            ahead, outgrown = memory_ahead(state, run, stage, ref.task, room.memory_bytes)
+    ahead, outgrown = "", False
+    too_little = room.fitted is not None and room.fitted.in_vain
+    if room.fitted is not None and too_little:
+        ahead = (
+            f"it had {format_bytes(room.memory_bytes)}, which its kind has used so far; "
+            f"the next attempt gets the {format_bytes(room.fitted.asked_bytes)} that it asks for, and this one is not counted"
+        )
+    elif event.reason == OUT_OF_MEMORY:
+        ahead, outgrown = memory_ahead(state, run, stage, ref.task, room.memory_bytes)
     message = "; ".join(filter(None, (event.message, ahead)))
     end = Ended(
-        event.exit_code, event.reason, message, outputs, returned_by(event), spoiled, outgrown, fitted
+        event.exit_code, event.reason, message, outputs, returned_by(event), spoiled, outgrown, too_little
     )
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room, ran.started_ms)
     wrote = event.outputs or (run.spec.call is not None and event.exit_code == 0)
@@ -250,8 +260,9 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     if event.reason == NOT_LAUNCHED and ran.started_ms is not None:
         event = replace(event, reason="PodDeleted", started=True)
     node = recorder.state.cluster.snapshot.names[int(stage.node[ref.task])]
-    _note_end(recorder, event, ran.started_ms, None, Usage(), _taken_away(stage, ref.task, event.reason))
-    room = _room_of(recorder, event.name)
+    room = _room_of(recorder, stage, ref.task, ran, event)
+    words = _taken_away(stage, ref.task, event.reason)
+    _note_end(recorder, event, ran.started_ms, None, Usage(), room.fitted, words)
     recorder.advance(run).gone(
         stage,
         ref.task,
@@ -290,12 +301,17 @@ def _note_end(
     started_ms: int | None,
     exit_code: int | None,
     usage: Usage,
+    fitted: Fitted | None,
     message: str = "",
     container: ContainerReport | None = None,
 ) -> None:
     used = {field: int(getattr(usage, field)) for field in Usage.__struct_fields__}
+    if fitted is not None:
+        used |= {"memory_asked_bytes": fitted.asked_bytes, "memory_given_bytes": fitted.given_bytes}
     report = b"" if container is None else _ENCODER.encode(container)
-    end = AttemptEnd(event.name, event.at_ms, started_ms, exit_code, event.reason, message, used, report)
+    end = AttemptEnd(
+        event.name, event.at_ms, started_ms, exit_code, event.reason, message, used, report, fitted
+    )
     recorder.attempt_ended(end)
 
 

@@ -37,7 +37,7 @@ from flowsched.workflow.returned import as_totals
 from flowsched.workflow.run.advance import Advance
 from flowsched.workflow.run.lifecycle import mask_of
 from flowsched.workflow.run.outcomes import TO_JOIN
-from flowsched.workflow.run.run import TOTALS, StageRun, WorkflowRun
+from flowsched.workflow.run.run import RARE_TOTALS, TOTALS, StageRun, WorkflowRun
 from flowsched.workflow.run.states import RunState, TaskState
 
 #: States that are written even for a task that has no row yet. Others are derived after a restart.
@@ -354,6 +354,7 @@ def stage_row(run: WorkflowRun, stage: StageRun) -> StageWrite:
 
 def _totals(stage: StageRun) -> dict[str, int]:
     totals = dict(zip(TOTALS, stage.totals.tolist(), strict=True)) | as_totals(stage.returned)
-    if not totals["cached"]:
-        del totals["cached"]
+    for name in RARE_TOTALS:
+        if not totals[name]:
+            del totals[name]
     return totals

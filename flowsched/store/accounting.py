@@ -35,6 +35,7 @@ _SUMMED: Final = (
     "core_ms",
     "gpu_ms",
     "memory_gib_ms",
+    "memory_saved_gib_ms",
     "queued_ms",
     "running_ms",
     "bytes_local",
@@ -52,6 +53,7 @@ class UsageSum(NamedTuple):
     core_ms: int
     gpu_ms: int
     memory_gib_ms: int
+    memory_saved_gib_ms: int
     queued_ms: int
     running_ms: int
     bytes_local: int

@@ -432,6 +432,7 @@ past_usage: Final = Table(
     _number("core_ms"),
     _number("gpu_ms"),
     _number("memory_gib_ms"),
+    _number("memory_saved_gib_ms"),
     _number("queued_ms"),
     _number("running_ms"),
     _number("bytes_local"),

@@ -2,13 +2,17 @@
 
 A request above a task's peak holds memory that other tasks could use. One below it ends the task at its peak, and the task runs
 again with the full amount that it asks for. `first_request` chooses the amount with the least expected cost. It knows samples and
-costs, and neither nodes nor the tasks that wait for memory.
+costs, and neither nodes nor the tasks that wait for memory. `Fitted` says what one such try saved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+
+import msgspec
+
+from flowsched.workflow.resources import format_bytes
 
 #: Requests that are compared: the largest peak and so many thousandths of it.
 _MARGINS: Final = (
@@ -72,3 +76,27 @@ def _exceeding(peaks: Sequence[int], beyond: int) -> int:
     for _ in range(count):
         probability = probability * spread // (spread + beyond)
     return probability
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """The memory of a try that was given less than its task asks for, from its binding to its end."""
+
+    asked_bytes: int
+    given_bytes: int
+    held_ms: int
+    in_vain: bool  #: it ran out of memory: without a fitted request there had been no such try
+
+    @property
+    def asked_byte_ms(self) -> int:
+        """The memory x time that the task would have held with all that it asks for."""
+        return 0 if self.in_vain else self.asked_bytes * self.held_ms
+
+    @property
+    def given_byte_ms(self) -> int:
+        """The memory x time that it held."""
+        return self.given_bytes * self.held_ms
+
+
+def fitted_text(asked_bytes: int, given_bytes: int, whose: str) -> str:
+    """The memory that was asked for and that was given, for people. `whose`: from or to how many."""
+    return f"memory: asked {format_bytes(asked_bytes)}, given {format_bytes(given_bytes)} ({whose})"

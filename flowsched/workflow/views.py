@@ -93,6 +93,15 @@ class WorkflowView(View, kw_only=True):
     run: str = ""  #: the run that this workflow is one call of
 
 
+class FittedMemoryView(View, kw_only=True):
+    """The memory of the attempts of a stage that were given less than they ask for and have ended, and what that saved."""
+
+    attempts: int
+    asked_bytes: int  #: mean of these attempts
+    given_bytes: int
+    saved_gib_hours: float  #: below 0: attempts that ran out of it held more in vain than the others saved
+
+
 class StageView(View, kw_only=True):
     """One stage of a workflow, with the waiting times and moved bytes of its tasks."""
 
@@ -134,6 +143,7 @@ class StageView(View, kw_only=True):
     core_hours: float = 0.0  #: held by its attempts from binding to end: docs/accounting.md
     gpu_hours: float = 0.0
     memory_gib_hours: float = 0.0
+    fitted_memory: FittedMemoryView | None = None  #: null: no attempt was given less memory than it asks for
 
 
 class NodeCostView(View, kw_only=True):
@@ -546,6 +556,7 @@ class UsageSumView(View, kw_only=True):
     core_hours: float = 0.0
     gpu_hours: float = 0.0
     memory_gib_hours: float = 0.0
+    memory_saved_gib_hours: float = 0.0  #: not held, since memory that fits gave less than was asked for
     queued_hours: float = 0.0  #: in which tasks were ready and waited for room
     running_hours: float = 0.0  #: in which their processes ran
     bytes_local: int = 0  #: input bytes that were where the task ran

@@ -177,6 +177,7 @@ def upgrade() -> None:
         sa.Column("core_ms", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("gpu_ms", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("memory_gib_ms", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("memory_saved_gib_ms", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("queued_ms", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("running_ms", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("bytes_local", sa.BigInteger(), server_default=sa.text("0"), nullable=False),

@@ -19,6 +19,7 @@ from flowsched.cli.printing.columns import PIPED_WIDTH, Column, Columns, wrapped
 from flowsched.workflow.views import (
     CacheView,
     ExplanationView,
+    FittedMemoryView,
     NodeView,
     QueueUserView,
     QueueView,
@@ -70,6 +71,24 @@ def test_a_failed_stage_accounts_for_all_its_tasks() -> None:
     counts = {"SUCCEEDED": 6, "FAILED": 1, "CANCELLED": 1}
     failed = stage_view(0, "trial", state="FAILED", counts=counts)
     assert "1 cancelled" in drawn(render.stage_table([failed]))
+
+
+def test_a_stage_says_what_memory_that_fits_has_saved() -> None:
+    """Below its row, after why it failed; attempts that ran out of memory may have cost more than others saved."""
+    saved = FittedMemoryView(
+        attempts=210, asked_bytes=32 << 30, given_bytes=7946 << 20, saved_gib_hours=1945.6
+    )
+    lost = FittedMemoryView(attempts=1, asked_bytes=1 << 30, given_bytes=180 << 20, saved_gib_hours=-0.0123)
+    stages = [
+        stage_view(0, "align", state="SUCCEEDED", fitted_memory=saved),
+        stage_view(1, "call", state="FAILED", reason="exit code 1", fitted_memory=lost),
+    ]
+    lines = drawn(render.stage_table(stages), width=80).splitlines()
+    assert [lines[2], *lines[4:]] == [
+        "  memory: asked 32 GiB, given 7.8 GiB (210 attempts); 1,945.60 GiB-hours saved",
+        "  exit code 1",
+        "  memory: asked 1 GiB, given 180 MiB (1 attempt); 0.0123 GiB-hours lost",
+    ]
 
 
 def test_of_many_stages_those_are_shown_where_something_happens() -> None:

@@ -135,4 +135,4 @@ def test_rows_of_before_the_accounting_are_read() -> None:
     stages = [StageWrite("w", 0, "RUNNING", {}, 10, None, "", old)]
     rows = Remembered("w", 1, "RUNNING", "", 10, False, False, stages, [], [])
     run = rebuild_run(EngineState(), spec, StageGraph(spec), rows)
-    assert run.stages[0].totals.tolist() == [1, 2, 3, 4, 5, 0, 0, 0, 0]
+    assert run.stages[0].totals.tolist() == [1, 2, 3, 4, 5] + [0] * 8

@@ -9,8 +9,13 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from flowsched.control.metrics import Distribution
+from flowsched.control.metrics import Distribution, Metrics, Standing
+from flowsched.engine.delta import AttemptEnd, Delta
+from flowsched.engine.state import EngineState
+from flowsched.engine.step import Step
+from flowsched.statement import Statement
 from flowsched.store.database import url_for
+from flowsched.workflow.memory import Fitted
 from tests.cluster.fake import FakeProcesses, Outcome, Pod
 from tests.service.processes import process
 
@@ -122,6 +127,17 @@ async def test_a_gang_is_counted_when_its_last_member_runs(tmp_path: Path) -> No
     assert found["flowsched_gang_wait_seconds_count", ()] == 1
     assert found["flowsched_runtime_prediction_ratio_count", ()] == 3
     assert found["flowsched_runtime_prediction_ratio_bucket", ("0.1",)] == 3  # 30 ms of 1 s
+
+
+async def test_memory_that_fits_is_counted_as_asked_and_as_given() -> None:
+    """4 GiB are asked for and 1 GiB is given, for 2 s; then 1 GiB is held in vain for 1 s."""
+    metrics = Metrics()
+    for fitted in (Fitted(4 << 30, 1 << 30, 2_000, False), Fitted(4 << 30, 1 << 30, 1_000, True), None):
+        end = AttemptEnd("fs-w-a-0-0", 1, None, 0, "", "", {}, fitted=fitted)
+        metrics.stepped(Step(EngineState(), Statement(), Delta(ends=[end])), 0.0)
+    found = _said(await metrics.text(None, Standing(), 0))
+    name = "flowsched_fitted_memory_byte_seconds_total"
+    assert (found[name, ("asked",)], found[name, ("given",)]) == (8 << 30, 3 << 30)
 
 
 def test_a_value_on_a_bound_is_below_it() -> None:

@@ -47,7 +47,7 @@ async def a_lab(writer: GroupWriter, epoch: int) -> None:
         used(
             "a",
             {"core_ms": 60, "gpu_ms": 5, "memory_gib_ms": 1 << 61, "queued_ms": 3, "returned_1": 1},
-            {"core_ms": 40, "running_ms": 9, "bytes_local": 11, "bytes_moved": 12},
+            {"core_ms": 40, "running_ms": 9, "bytes_local": 11, "bytes_moved": 12, "memory_saved_gib_ms": -8},
             ended_ms=2 * DAY + 5,
         ),
         epoch,
@@ -63,7 +63,7 @@ async def test_queues_users_and_labels_are_summed(database: Database) -> None:
     ask = Accounting(database).sums
     day = sums(
         "day", 1, core_ms=100, gpu_ms=5, memory_gib_ms=1 << 61, queued_ms=3, running_ms=9, bytes_local=11,
-        bytes_moved=12,
+        bytes_moved=12, memory_saved_gib_ms=-8,
     )  # fmt: skip
     assert await ask("queue") == [day, sums("night", 3, core_ms=37, running_ms=4)]
     assert [(row.name, row.workflows, row.core_ms) for row in await ask("user")] == [

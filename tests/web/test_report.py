@@ -73,7 +73,9 @@ def test_a_report_shows_the_run_by_itself(page: Page) -> None:
 def test_cached_stages_are_not_praised_for_their_speed(
     chromium: Browser, site: Site, file: Path, tmp_path: Path
 ) -> None:
-    """Of the other run, made like it but slower and without the cache; shares differ by percentage points."""
+    """Of the other run, made like it but slower and without the cache; shares differ by percentage points. Memory that fits has
+    a sentence for each stage.
+    """
     before, data = re.split(r'(?<=type="application/json">)', file.read_text(encoding="utf-8"))
     data, after = data.split("</script>", 1)
     report = json.loads(data)
@@ -82,6 +84,11 @@ def test_cached_stages_are_not_praised_for_their_speed(
     for run, cached, seconds in ((one, 30, 1.0), (other, 0, 10.0)):
         stage = next(stage for stage in run["stages"] if stage["name"] == "greet")
         stage["cached"], stage["running_seconds"], stage["core_hours"] = cached, seconds, seconds
+    assert one["fitted"] == []
+    one["fitted"] = [["greet", "memory: asked 1 GiB, given 180 MiB (30 attempts); 2.50 GiB-hours saved"]]
+    next(stage for stage in one["stages"] if stage["name"] == "greet")["fitted_memory"] = {
+        "saved_gib_hours": 2.5
+    }
     made = tmp_path / "made.html"
     made.write_text(f"{before}{json.dumps(report)}</script>{after}", encoding="utf-8")
     page = chromium.new_page()
@@ -96,6 +103,12 @@ def test_cached_stages_are_not_praised_for_their_speed(
     assert "−90 %" in row.inner_text()
     assert row.locator(".better").count() == 0
     assert whole.locator("tr", has_text="Core-hours").locator(".better").count() == 0
+    assert page.locator("li", has_text="memory: asked 1 GiB").all_inner_texts() == [
+        "greet, memory: asked 1 GiB, given 180 MiB (30 attempts); 2.50 GiB-hours saved"
+    ]
+    assert page.locator("dl.facts div", has_text="GiB-hours saved").locator("dd").all_inner_texts() == [
+        "2.50"
+    ]
     page.close()
 
 

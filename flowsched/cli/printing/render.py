@@ -17,6 +17,7 @@ from rich.text import Text
 
 from flowsched.cli.printing import terminal_text
 from flowsched.cli.printing.columns import Column, Columns
+from flowsched.workflow.memory import fitted_text
 from flowsched.workflow.views import (
     CacheView,
     ExplanationView,
@@ -101,6 +102,11 @@ def seconds(number: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def hours(amount: float) -> str:
+    """Two decimal places, four where there is little."""
+    return "0" if not amount else f"{amount:,.2f}" if abs(amount) >= 1 else f"{amount:.4f}"
 
 
 def cores(millicores: int) -> str:
@@ -268,7 +274,12 @@ def workflow_table(workflows: Sequence[WorkflowView], now: datetime, *, brief: b
 
 
 def stage_table(stages: Iterable[StageView]) -> Columns:
-    """Waits and moved bytes of each stage's tasks; seconds are sums over its tasks."""
+    """Waits and moved bytes of each stage's tasks; seconds are sums over its tasks. Below: why, and saved memory."""
+
+    def notes(view: StageView) -> Text | None:
+        memory = fitted_memory(view)
+        return Text("\n").join(filter(None, [why(view), text(memory, "dim")])) if memory else why(view)
+
     return Columns(
         stages,
         Column("STAGE", lambda view: text(view.name, "bold"), cut=True, whole=True),
@@ -282,8 +293,20 @@ def stage_table(stages: Iterable[StageView]) -> Columns:
         Column("RAN", _ran, right=True),
         Column("LOCAL", lambda view: size(view.bytes_local), rank=3, right=True),
         Column("MOVED", lambda view: size(view.bytes_moved), rank=2, right=True),
-        note=why,
+        note=notes,
     )
+
+
+def fitted_memory(view: StageView) -> str:
+    """The memory that attempts of a stage asked for and were given, and what that saved; "" where none was given less."""
+    found = view.fitted_memory
+    if found is None:
+        return ""
+    attempts = f"{found.attempts} attempt{'s' * (found.attempts != 1)}"
+    saved = (
+        f"{hours(abs(found.saved_gib_hours))} GiB-hours {'lost' if found.saved_gib_hours < 0 else 'saved'}"
+    )
+    return f"{fitted_text(found.asked_bytes, found.given_bytes, attempts)}; {saved}"
 
 
 def _ran(view: StageView) -> str:

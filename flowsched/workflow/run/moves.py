@@ -11,13 +11,18 @@ from numpy.typing import NDArray
 
 from flowsched.statement import Statement
 from flowsched.workflow.graph import Edge
+from flowsched.workflow.memory import Fitted
 from flowsched.workflow.run.lifecycle import TaskEvent, after, after_one, mask_of, may
 from flowsched.workflow.run.run import (
     BYTES_LOCAL,
     BYTES_MOVED,
     CORE_MS,
+    FITTED,
+    FITTED_ASKED_MIB,
+    FITTED_GIVEN_MIB,
     GPU_MS,
     MEMORY_GIB_MS,
+    MEMORY_SAVED_GIB_MS,
     QUEUED_MS,
     RUNNING_MS,
     STAGING_MS,
@@ -64,6 +69,7 @@ class AttemptResources(msgspec.Struct, frozen=True):
     cpu_millicores: int = 0
     memory_bytes: int = 0
     gpu_millis: int = 0
+    fitted: Fitted | None = None  #: None = it had the memory that its task asks for, or more
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -231,6 +237,11 @@ class Moves:
             sums[CORE_MS] = resources.cpu_millicores * occupied_ms // 1000
             sums[GPU_MS] = resources.gpu_millis * occupied_ms // 1000
             sums[MEMORY_GIB_MS] = (resources.memory_bytes * occupied_ms + (1 << 29)) >> 30  # rounded
+        if (fitted := resources.fitted) is not None:
+            sums[FITTED] = 1
+            sums[FITTED_ASKED_MIB] = fitted.asked_bytes >> 20
+            sums[FITTED_GIVEN_MIB] = fitted.given_bytes >> 20
+            sums[MEMORY_SAVED_GIB_MS] = (fitted.asked_byte_ms - fitted.given_byte_ms + (1 << 29)) >> 30
         sums[BYTES_LOCAL] = stage.local[task]
         sums[BYTES_MOVED] = stage.moved[task]
         self.statement.add(stage.totals, slice(None), sums)

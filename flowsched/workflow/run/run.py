@@ -17,6 +17,7 @@ from flowsched.workflow.spec import StageSpec, WorkflowSpec
 
 #: Columns of `StageRun.totals`.
 QUEUED_MS, STAGING_MS, RUNNING_MS, BYTES_LOCAL, BYTES_MOVED, CORE_MS, GPU_MS, MEMORY_GIB_MS, CACHED = range(9)
+FITTED, FITTED_ASKED_MIB, FITTED_GIVEN_MIB, MEMORY_SAVED_GIB_MS = range(9, 13)
 #: Memory counts in GiB x ms. In bytes x ms, 64 bits would hold 1 TiB for 97 days only, and in MiB x ms a large cluster's year.
 TOTALS: Final = (
     "queued_ms",
@@ -27,8 +28,15 @@ TOTALS: Final = (
     "core_ms",
     "gpu_ms",
     "memory_gib_ms",
-    "cached",  # tasks that took the result of another workflow's task; not written where there is none
+    "cached",  # tasks that took the result of another workflow's task
+    # Attempts whose memory was fitted, the memory that they asked for and were given, and what that saved (less than 0: it cost).
+    "fitted",
+    "fitted_asked_mib",
+    "fitted_given_mib",
+    "memory_saved_gib_ms",
 )
+#: Not written where they are 0.
+RARE_TOTALS: Final = TOTALS[CACHED:]
 #: In `memory_steps`, beside how often memory has grown (at most as often as a task is tried): the memory that was fitted to the
 #: task's kind was too little for it.
 UNFITTED: Final = 128
@@ -93,7 +101,7 @@ class StageRun:
         cache_checked: (W,) the versions of the shard's inputs from outside are known, and the cache has been asked for its result;
             None = it reads nothing from outside, and the cache is not asked.
         counts: (states,) tasks in each state.
-        totals: (8,) sums over the ended attempts of its tasks, columns as named above.
+        totals: (13,) sums over the ended attempts of its tasks, columns as named above.
         reasons: task -> word, for the few that ended badly.
         returned: exit code -> tasks that succeeded with it though it is not 0.
     """

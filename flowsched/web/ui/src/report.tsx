@@ -48,6 +48,7 @@ interface ReportStage extends Stage {
   core_hours: number;
   gpu_hours: number;
   memory_gib_hours: number;
+  fitted_memory: { saved_gib_hours: number } | null;
 }
 
 interface Reported {
@@ -56,6 +57,8 @@ interface Reported {
   timelines: Timeline[];
   efficiency: Efficiency[];
   cpu_efficiency: number | null;
+  /** Stages of which attempts were given less memory than they asked for, each with its sentence. */
+  fitted: [string, string][];
   failed: Failed[];
   failed_more: number;
 }
@@ -132,6 +135,7 @@ function Head({ run }: { run: Reported }) {
         <div><dt>Attempts that failed</dt><dd>{count(run.failed.length + run.failed_more)}</dd></div>
         <div><dt>Core-hours held</dt><dd>{amount(sum(stages.map((each) => each.core_hours)))}</dd></div>
         <div><dt>GiB-hours held</dt><dd>{amount(sum(stages.map((each) => each.memory_gib_hours)))}</dd></div>
+        {run.fitted.length > 0 && <div><dt>GiB-hours saved</dt><dd>{amount(sum(stages.map((each) => each.fitted_memory?.saved_gib_hours ?? 0)))}</dd></div>}
         {stages.some((each) => each.gpu_hours > 0) && <div><dt>GPU-hours held</dt><dd>{amount(sum(stages.map((each) => each.gpu_hours)))}</dd></div>}
         <div><dt>CPU efficiency</dt><dd>{percent(run.cpu_efficiency)}</dd></div>
         <div><dt>Input found on the node</dt><dd>{bytes(sum(stages.map((each) => each.bytes_local)))}</dd></div>
@@ -259,6 +263,14 @@ function Usage({ run, other }: { run: Reported; other: boolean }) {
           ))}
         </tbody>
       </Wide>
+      {run.fitted.length > 0 && (
+        <div class="card">
+          <h3>Memory that fits</h3>
+          <ul class="reasons">
+            {run.fitted.map(([stage, line]) => <li key={stage}><b>{stage}</b>, {line}</li>)}
+          </ul>
+        </div>
+      )}
       {advised.length > 0 && (
         <div class="card">
           <h3>Ask for instead</h3>
