@@ -37,6 +37,7 @@ from flowsched.workflow.efficiency import (
     EfficiencyView,
     efficiencies,
     failed,
+    memory_asked,
     running_ms,
     size,
     succeeded,
@@ -304,7 +305,7 @@ def _attempt_table(attempts: list[AttemptUseView]) -> Columns:
         Column("CPU TIME", lambda each: some(cpu_ms(each) / 1000, render.seconds), right=True, whole=True),
         Column("CPU", lambda each: part(cpu_ms(each), core_ms(each)), right=True, whole=True),
         Column("PEAK", lambda each: some(peak(each), size), right=True, whole=True),
-        Column("MEM", lambda each: part(peak(each), each.requested.get("memory", 0)), right=True, whole=True),
+        Column("MEM", lambda each: part(peak(each), memory_asked(each)), right=True, whole=True),
     )
 
 

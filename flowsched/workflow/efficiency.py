@@ -64,7 +64,7 @@ def efficiency(stage: str, attempts: Sequence[AttemptUseView], words: Words) -> 
     measured_core_ms = 0.0
     for each in attempts:
         ran_ms = running_ms(each)
-        cores, memory = each.requested.get("cpu", 0) / 1000, each.requested.get("memory", 0)
+        cores, memory = each.requested.get("cpu", 0) / 1000, memory_asked(each)
         view.failed += failed(each)
         view.running_seconds += ran_ms / 1000
         view.core_seconds += cores * ran_ms / 1000
@@ -88,6 +88,11 @@ def efficiency(stage: str, attempts: Sequence[AttemptUseView], words: Words) -> 
     return view
 
 
+def memory_asked(attempt: AttemptUseView) -> int:
+    """The memory that its document asks for, in bytes: memory that fits may have given it less."""
+    return attempt.usage.get("memory_asked_bytes", 0) or attempt.requested.get("memory", 0)
+
+
 def running_ms(attempt: AttemptUseView) -> int:
     """How long its process ran."""
     if attempt.started_at is None or attempt.ended_at is None:
@@ -107,7 +112,11 @@ def failed(attempt: AttemptUseView) -> bool:
 
 def _memory_advice(view: EfficiencyView, attempts: Sequence[AttemptUseView], words: Words) -> list[str]:
     asked, used = view.memory_asked_bytes, view.memory_used_bytes
-    killed = [each.requested.get("memory", 0) for each in attempts if each.reason == OUT_OF_MEMORY]
+    killed = [
+        each.requested.get("memory", 0)
+        for each in attempts
+        if each.reason == OUT_OF_MEMORY and "memory_asked_bytes" not in each.usage
+    ]
     well = [each.usage.get("max_rss_bytes", 0) for each in attempts if succeeded(each)]
     if killed:
         limits = (

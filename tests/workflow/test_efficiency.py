@@ -106,6 +106,19 @@ def test_memory_that_was_enough_in_the_end_is_advised() -> None:
     assert view.advice == ["memory: 2 attempts had too little with 1 GiB to 2 GiB: ask for 3712Mi"]
 
 
+def test_memory_that_fits_changes_neither_what_was_asked_for_nor_the_advice() -> None:
+    """4 GiB are asked for. 512 MiB were given and not enough, which is no advice; then 1 GiB was given."""
+    tries = [
+        attempt(memory=512 * MIB, peak=512 * MIB, code=137, reason="OOMKilled"),
+        attempt(memory=GIB, peak=800 * MIB),
+    ]
+    for each in tries:
+        each.usage["memory_asked_bytes"] = 4 * GIB
+    (view,) = efficiencies(tries)
+    assert (view.memory_asked_bytes, view.memory_efficiency) == (4 * GIB, 800 / 4096)
+    assert view.advice == ["memory: asked for 4 GiB, used at most 800 MiB: ask for 960Mi"]
+
+
 def test_what_was_taken_away_has_not_failed() -> None:
     """Of three attempts one was preempted, one ended with exit code 1, one succeeded: one failed."""
     (view,) = efficiencies([attempt(code=143, reason="Released"), attempt(code=1), attempt()])

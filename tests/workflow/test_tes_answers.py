@@ -168,6 +168,16 @@ def test_an_attempt_says_what_it_used() -> None:
     }  # fmt: skip
 
 
+def test_an_attempt_with_memory_that_fits_says_what_it_asked_for_and_was_given() -> None:
+    """Beside what it used."""
+    used = '{"memory_asked_bytes": 4294967296, "memory_given_bytes": 1163919360}'
+    (log,) = task_logs([Attempt(usage=used)], None, "COMPLETE", "", 61_500)
+    assert log["metadata"] == {
+        "host": "n1", "vm_price_per_hour_usd": "0",
+        "memory_asked_bytes": "4294967296", "memory_given_bytes": "1163919360",
+    }  # fmt: skip
+
+
 def test_a_preempted_attempt_says_so() -> None:
     """Its end was asked for, and the message has the reason; so has one whose outputs did not all come back."""
     tries = [

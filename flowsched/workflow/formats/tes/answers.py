@@ -104,6 +104,8 @@ class _Usage(msgspec.Struct):
     cpu_ms: int = 0
     max_rss_bytes: int = 0
     occupied_bytes: int = 0
+    memory_asked_bytes: int = 0
+    memory_given_bytes: int = 0
 
 
 _REPORT: Final = msgspec.json.Decoder(Report)
@@ -224,12 +226,14 @@ def image_words(image: UsedImage) -> str:
 
 
 def _used(attempt: Try) -> dict[str, str]:
-    """The amounts that an attempt has used, of those that were measured."""
+    """The amounts that an attempt has used, of those that were measured, and its memory if that was fitted."""
     used = _USAGE.decode(attempt.usage) if attempt.usage else _Usage()
     found = {
         "peak_memory_bytes": used.max_rss_bytes,
         "cpu_time_ms": used.cpu_ms,
         "disk_used_bytes": used.occupied_bytes,
+        "memory_asked_bytes": used.memory_asked_bytes,
+        "memory_given_bytes": used.memory_given_bytes,
     }
     return {name: str(amount) for name, amount in found.items() if amount}
 
