@@ -337,8 +337,8 @@ class Spacing:
         """(K,) which of a bag's pods may start on these nodes now; None = all of them."""
         group = candidate.group
         shape = group.roles[0].shape
-        if not shape.io_bytes or candidate.demands or group.gang or not group.runtime_ms:
-            return None  # learned I/O is an amount: it does not all come at once
+        if not shape.io_bytes or shape.direct or group.gang or not group.runtime_ms:
+            return None
         bound, io_ms = self._disk_bound(shape, group.runtime_ms)
         if not bound[nodes].any() or not self._all_wait_for_disks():
             return None
@@ -347,13 +347,19 @@ class Spacing:
         for at, node in enumerate(nodes.tolist()):
             if not bound[node]:
                 continue
-            free = state.round.disk_free_at.get(node, 0)
-            if free > now:
+            free, by = state.round.disk_free_at.get(node, (0, ()))
+            if free > now and not self._read_together(group, by):
                 fits[at] = False
                 self.next_ms = free if self.next_ms is None else min(self.next_ms, free)
             else:
-                statement.put(state.round.disk_free_at, node, now + int(io_ms[node]))
+                statement.put(state.round.disk_free_at, node, (now + int(io_ms[node]), group.inputs))
         return fits
+
+    def _read_together(self, group: PodGroup, others: tuple[int, ...]) -> bool:
+        """Whether most bytes that a group takes from the disk are read by others just now: a node's memory serves all of them."""
+        sizes, moved = self._recorder.state.cluster.catalogue.sizes, group.roles[0].shape.io_bytes
+        common = sum(sizes[each] for each in set(group.inputs).intersection(others))
+        return moved < common * 2 <= moved * 9 // 4
 
     def reason(self, candidate: Candidate) -> Reason:
         """Why the others wait."""
@@ -373,13 +379,13 @@ class Spacing:
             for axis, need in enumerate(shape.requests):
                 if need > 0 and axis != IO:
                     np.minimum(full, snapshot.allocatable[:, axis] // need, out=full)
-            known = self._bound[id(shape), runtime_ms] = shape, full * io_ms > runtime_ms, io_ms
+            known = self._bound[id(shape), runtime_ms] = shape, full * io_ms * 9 // 8 > runtime_ms, io_ms
         return known[1:]
 
     def _all_wait_for_disks(self) -> bool:
-        """Whether all offered groups would wait for disks."""
+        """Whether all offered groups would wait for disks; those of which nothing is known do not count."""
         if self._all_wait is None:
-            self._all_wait = all(self._waits_for_disks(group) for group in self._offered)
+            self._all_wait = all(self._waits_for_disks(group) for group in self._offered if group.runtime_ms)
         return self._all_wait
 
     def _waits_for_disks(self, group: PodGroup) -> bool:

@@ -16,6 +16,7 @@ from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, g
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
+from flowsched.engine.predictor import expected_runtime, memory_request
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.data import Gather
@@ -115,7 +116,7 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
             shards = [int(each.tasks[0][0]) // stage.members for each in candidates]
             basis = _basis(state, run, stage, common)
             state.work.bags[run.id, number] = CachedBags(
-                candidates, own, shards, [None] * len(candidates), basis
+                candidates, own, shards, [None] * len(candidates), None, basis
             )
     return backlog
 
@@ -221,7 +222,7 @@ def _refreshed(
             return None
         staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
         promised_ms = state.round.reserved_starts.get(group.key)
-        runtime_ms, high_ms = expected(state, run, stage, group.reads)
+        runtime_ms, high_ms = expected_runtime(state, run, stage, group.reads)
         full = shut_nodes(evictable, run, stage, group.inputs, group.key, moment - group.ready_ms)
         closing = _closing(state, stage, runtime_ms, high_ms, moment)
         if _together(full, closing) != group.shut:
@@ -248,7 +249,10 @@ def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, cached: CachedB
                     candidate, group=structs.replace(candidate.group, home=home)
                 )
         return
-    if locality and routes[0] is None and gather_of(homes.state, run, stage) is None:
+    gather = gather_of(homes.state, run, stage) if locality else None
+    if gather is not cached.gather:  # more is known of what it writes
+        routes[:], cached.gather = [None] * len(routes), gather
+    elif gather is None:
         return  # a stage is known to be gathered before any of its groups has a gather node
     last, at_last = None, None  # mostly all shards of a stage have one route
     for at, candidate in enumerate(cached.candidates):
@@ -293,7 +297,7 @@ class _Alike:
         size = read_bytes(self.state.cluster.catalogue, self.run, self.stage, inputs)
         estimates = self._estimates.get(size)
         if estimates is None:
-            runtime_ms, high_ms = expected(self.state, self.run, self.stage, inputs)
+            runtime_ms, high_ms = expected_runtime(self.state, self.run, self.stage, inputs)
             estimates = runtime_ms, high_ms, demands_of(self.state, self.run, self.stage, inputs)
             self._estimates[size] = estimates
         return estimates
@@ -414,24 +418,6 @@ def group_name(run: WorkflowRun, stage: StageRun, key: GroupKey) -> str:
     return f"{run.spec.name}/{stage.spec.name}" + ("" if one else f"[{key.shard}]")
 
 
-def expected(
-    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
-) -> tuple[int | None, int | None]:
-    """The runtime of a task that reads these datasets, and a high quantile of it, in ms; None where nothing is known.
-
-    The user's estimate, else the learned one. The high one is never below it: other groups may have to wait that long.
-    """
-    declared_ms = stage.spec.estimate.runtime_ms
-    kind = run.spec.kind_of(stage.spec)
-    if state.work.estimates.samples(*kind) == 0:
-        return declared_ms, None
-    if declared_ms is None:
-        size = read_bytes(state.cluster.catalogue, run, stage, inputs)
-        return state.work.estimates.runtime_ms(*kind, size), state.work.estimates.high_ms(*kind, size)
-    high = state.work.estimates.high_declared_ms(*kind, declared_ms)
-    return declared_ms, high if high is not None and high > declared_ms else None
-
-
 def memory_steps(stage: StageRun, tasks: Indices) -> int:
     """How often the memory of one role's pods has grown: they are alike, so all have what one of them needed."""
     if stage.spec.gang and len(tasks):
@@ -478,10 +464,7 @@ def _first_memory(
     asked = stage.spec.roles[role].resources.memory_bytes
     if not fits_memory(state, run, stage):
         return asked
-    call = run.spec.call
-    waiting = run.graph.tasks_after(stage.number) if call is None else call.rank_ms // UNKNOWN_MS
-    size = read_bytes(state.cluster.catalogue, run, stage, reads) if reads else 0
-    return state.work.estimates.memory_request(*run.spec.kind_of(stage.spec), asked, waiting, size)
+    return memory_request(state, run, stage, asked, reads)
 
 
 def memory_limit(stage: StageRun, role: RoleSpec, memory_steps: int, most_bytes: int) -> int | None:

@@ -13,10 +13,11 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.backlog import Indices, expected, fits_memory, resources_of
+from flowsched.engine.backlog import Indices, fits_memory, resources_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, read_bytes
 from flowsched.engine.data.staging import MAX_TRIES, last_try_ms
 from flowsched.engine.io_demand import demand_text
+from flowsched.engine.predictor import expected_runtime
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Backoff
 from flowsched.engine.state.foreign import ForeignKey
@@ -110,7 +111,7 @@ def estimate_text(state: EngineState, run: WorkflowRun, stage: StageRun, task: i
         inputs = dataset_ids(state, run, stage, task // stage.members)
     except MissingInput:
         return ""
-    expected_ms, _ = expected(state, run, stage, inputs)
+    expected_ms, _ = expected_runtime(state, run, stage, inputs)
     rest = _memory_text(state, run, stage, task, inputs) + demand_text(state, run, stage, inputs)
     rest += _inputs_text(state, run, stage, inputs)
     if expected_ms is None:

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import Final
 
 from flowsched.engine.data.inputs import LEAST_BYTES, private, read_bytes, sources_of
+from flowsched.engine.predictor import expected_runtime, fastest_disk
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Demand
 from flowsched.scheduling.policy.framework import BURSTS, Storage, storage_at
@@ -162,13 +163,15 @@ def learned_demand(
     """
     spec, profile = stage.spec, state.policy.profile.of(run.spec.queue)
     fill = state.policy.profile.io_fill_percent
-    if not fill or not profile.contention or len(spec.roles) > 1 or spec.says_io:
-        return None  # also where it names no more than its shared storage
+    if not fill or not profile.contention or len(spec.roles) > 1:
+        return None
+    if spec.says_io:  # also where it names no more than its shared storage
+        return _corrected(state, run, stage, inputs)
     if state.policy.mounted and not profile.locality:  # it reads and writes elsewhere
         return None
     kind = run.spec.kind_of(spec)
     moved, disk = state.work.estimates.trend(*kind, DISK), fastest_disk(state)
-    if moved is None or moved.samples < ENOUGH or not disk:
+    if moved is None or not disk:
         return None
     size = read_bytes(state.cluster.catalogue, run, stage, inputs)
     cores = -(-spec.roles[0].resources.cpu_millicores // 1000)
@@ -178,6 +181,17 @@ def learned_demand(
     if rate is None or rate * _SLIGHT < disk:
         return None
     return Demand(rounded(rate * _PERCENT // (fill * BURSTS)), rounded(moved.at(size)), learned=factor)
+
+
+def _corrected(
+    state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
+) -> Demand | None:
+    """The declared disk use of a task over its runtime as it was observed, where that is far from the declared one; else None."""
+    declared = declared_demand(stage.spec, 0)
+    expected_ms, _ = expected_runtime(state, run, stage, inputs)
+    if not declared.rate or expected_ms == stage.spec.estimate.runtime_ms:
+        return None
+    return declared._replace(rate=rounded(io_rate(traffic_of(stage.spec, 0), expected_ms)))
 
 
 def correction(state: EngineState, kind: tuple[str, str]) -> int:
@@ -207,15 +221,6 @@ def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: t
             f"; others were measured to use {quantity('io', busiest.disk_busy_rate)} of node {busiest.name}"
         )
     return text
-
-
-def fastest_disk(state: EngineState) -> int:
-    """Bytes/s of the fastest disk of any node; 0 where no node reports one. On a slower disk a pod asks for all of it at most."""
-    cache = state.cluster.snapshot.cache
-    if "fastest disk" not in cache:
-        cache["fastest disk"] = int(state.cluster.snapshot.disk_rate.max(initial=0))
-    found: int = cache["fastest disk"]
-    return found
 
 
 def rounded(amount: int) -> int:

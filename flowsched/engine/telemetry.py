@@ -15,17 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from flowsched.engine.data.inputs import sources_of
 from flowsched.engine.io_demand import PER_MILLE, rounded
+from flowsched.engine.predictor import is_far
 from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.nodes import Load, LoadMeasured, NodeInfo
 from flowsched.executor.protocol import PodEnded, Usage
 from flowsched.scheduling.policy.framework import BURSTS, Storage
+from flowsched.scheduling.state.claims import UNKNOWN, ClaimKind
 from flowsched.scheduling.state.snapshot import IO
 from flowsched.values import replace
-from flowsched.workflow.estimates import UNMEASURED, Measured
+from flowsched.workflow.estimates import DISK, UNMEASURED, Measured
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 #: A fifth and five times, in per mille.
@@ -38,6 +41,8 @@ _FAST: Final = 4
 _TRIFLE: Final = 16
 #: So many kinds have a factor at most.
 _KINDS: Final = 20_000
+#: No task is expected to run for longer (two years).
+_LONGEST_MS: Final = 1 << 36
 _WAYS: Final = ("read", "write")
 
 Kind = tuple[str, str]
@@ -201,8 +206,38 @@ def learn(
     measured = _measured(size, event.usage, outputs)
     if stage.spec.estimate.runtime_ms is not None:
         measured = measured._replace(declared_ms=stage.spec.estimate.runtime_ms)
-    before = state.work.estimates.learn(*run.spec.kind_of(stage.spec), max(1, ran_ms), measured, outputs)
+    kind = run.spec.kind_of(stage.spec)
+    if state.work.estimates.samples(*kind) == 0:
+        _expect_others(recorder, kind, max(1, ran_ms), stage.spec.estimate.runtime_ms)
+    before = state.work.estimates.learn(*kind, max(1, ran_ms), measured, outputs)
     recorder.statement.undo_with(lambda: state.work.estimates.recall(before))
+
+
+def _expect_others(recorder: Recorder, kind: Kind, ran_ms: int, declared_ms: int | None) -> None:
+    """The first task of a kind has ended: those that run are expected to take as long, unless their document is about right.
+
+    Where it is not, tasks of the workflow's other kinds are expected to take longer, or shorter, by the same factor.
+    """
+    state, ledger = recorder.state, recorder.state.cluster.snapshot.ledger
+    far = declared_ms is not None and is_far(declared_ms, ran_ms)
+    if declared_ms is not None and not far:
+        return
+    ends = {}
+    for slot in np.flatnonzero(ledger.kind == ClaimKind.RUNNING).tolist():
+        theirs, since, until = (
+            _kind_of(state, ledger.owner[slot]),
+            int(ledger.since[slot]),
+            int(ledger.until[slot]),
+        )
+        if theirs == kind and (far or until == UNKNOWN):
+            ends[slot] = since + ran_ms
+        elif far and theirs is not None and theirs[0] == kind[0] and until != UNKNOWN:
+            ratio_known = declared_ms is not None and not state.work.estimates.samples(*theirs)
+            span = (until - since) * ran_ms // declared_ms if ratio_known and declared_ms else until - since
+            ends[slot] = since + min(span, _LONGEST_MS)
+    slots, before = list(ends), ledger.until[list(ends)]
+    recorder.statement.undo_with(lambda: ledger.until.put(slots, before))
+    ledger.until[slots] = list(ends.values())
 
 
 def relearn(
@@ -236,4 +271,36 @@ def _measured(size: int, used: Usage, outputs: Mapping[str, int]) -> Measured:
         used.max_rss_bytes or UNMEASURED,
         sum(outputs.values()) if outputs else UNMEASURED,
         disk_bytes=used.disk_bytes,
+        sharing=used.sharing,
     )
+
+
+def sharing(recorder: Recorder, pod: str, disk_bytes: int) -> int:
+    """The bytes that pods beside one that ends move to and from its node's disk at the same time, per mille of its own.
+
+    The nearer two pods start to each other, within the time that the disk takes for the bytes of one, the more they use it at once.
+    Pods of its kind are taken to move what it moved, and others what was learned of them.
+    """
+    state = recorder.state
+    ledger, snapshot = state.cluster.snapshot.ledger, state.cluster.snapshot
+    slot = ledger.slot_of(pod)
+    rate = 0 if slot is None else int(snapshot.disk_rate[ledger.node[slot]])
+    kind = _kind_of(state, pod)
+    if slot is None or kind is None or not rate:
+        return 0
+    own_ms, beside = disk_bytes * 1000 // rate, 0
+    apart = np.abs(ledger.since - ledger.since[slot])
+    near = (ledger.node == ledger.node[slot]) & (ledger.kind == ClaimKind.RUNNING) & (apart < own_ms)
+    for other in np.flatnonzero(near).tolist():
+        theirs = None if other == slot else _kind_of(state, ledger.owner[other])
+        if theirs is not None:
+            moved = disk_bytes if theirs == kind else state.work.estimates.bytes_of(*theirs, DISK)
+            beside += moved * (own_ms - int(apart[other])) // own_ms
+    return beside * PER_MILLE // disk_bytes
+
+
+def _kind_of(state: EngineState, pod: str) -> Kind | None:
+    """The kind of a pod's task; None = it is none of ours."""
+    ref = state.work.pods.get(pod)
+    run = None if ref is None else state.work.runs.get(ref.workflow)
+    return None if ref is None or run is None else run.spec.kind_of(run.stages[ref.stage].spec)

@@ -116,7 +116,14 @@ class _Cycle:
         placements = self.placements()
         available, reserved = self.state.available_times, tuple(self.state.reservations.made)
         ahead = () if available is None else tuple(available.ahead)
-        return Plan(placements, reserved, tuple(self.reasons), considered, ahead, *self.preemption.decided)
+        plan = Plan(placements, reserved, tuple(self.reasons), considered, ahead, *self.preemption.decided)
+        looks = [each for each in (plan.look_at, self.waits_until()) if each is not None]
+        return structs.replace(plan, look_at=min(looks, default=None))
+
+    def waits_until(self) -> int | None:
+        """When the first group that waits for a full node was expected to have it: what it waits for may run longer than that."""
+        waits = (each.start_ms for each in self.reasons if each.code is ReasonCode.WAITING_FOR_LOCALITY)
+        return min((start for start in waits if start is not None and start > self.state.now), default=None)
 
     def placements(self) -> tuple[Placement, ...]:
         """The placements decided so far, each with the priority steps that its group had gained by waiting."""

@@ -42,6 +42,10 @@ class Wait(msgspec.Struct, frozen=True, eq=False):
     keep: Assignment | None
 
 
+#: A group whose inputs were copied for it waits for their node so many times as long as another copy takes.
+_PATIENCE: Final = 4
+
+
 def wait_for_data(
     assignment: Assignment, earliest: Earliest, reserved: bool, now: int, shortest_ms: int
 ) -> Wait | None:
@@ -66,7 +70,8 @@ def wait_for_data(
         return None
     here = request.only(local)
     found = earliest(here if group.gang else here.wanting(1))
-    if found is None or found[0] <= now or (not copied and found[0] - now >= dearest):
+    patience = dearest * _PATIENCE if copied else dearest  # the copy that it has had was for that node
+    if found is None or found[0] <= now or found[0] - now >= patience:
         return None
     wait_ms = found[0] - now
     text = f"the node with its data has room in about {_s(wait_ms)} s; a copy would cost {_s(dearest)} s"

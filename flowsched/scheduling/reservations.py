@@ -188,7 +188,9 @@ def expected_ends(
         until = np.where(ledger.late[slots] == UNKNOWN, until, ledger.late[slots])
     ends = np.where(until == UNKNOWN, since + default_runtime_ms, until)
     elapsed = np.maximum(now - since, 0)
-    ends = np.where(ends > now, ends, now + np.maximum(OVERDUE_MS, elapsed // 10))
+    again = np.where(until == UNKNOWN, elapsed, now - ends)
+    overdue = now + np.maximum(np.maximum(OVERDUE_MS, elapsed // 10), again)
+    ends = np.where(ends > now, ends, overdue)
     releasing = ledger.kind[slots] == ClaimKind.RELEASING
     return np.where(releasing, np.minimum(ends, now + RELEASING_MS), ends)
 

@@ -196,7 +196,8 @@ class Measured(NamedTuple):
     """The measurements of one task beside its runtime. `UNMEASURED` where it was not measured.
 
     `output_bytes` is all it wrote for others, `declared_ms` the runtime that its user declared, `read_bytes` and `written_bytes`
-    all that its processes moved, `disk_bytes` the part of that which went to and from disks: the rest lay in memory.
+    all that its processes moved, `disk_bytes` the part of that which went to and from disks: the rest lay in memory. `sharing`
+    is what pods beside it moved to and from the same disk meanwhile, per mille of its own.
     """
 
     input_bytes: int = 0
@@ -207,16 +208,17 @@ class Measured(NamedTuple):
     output_bytes: int = UNMEASURED
     declared_ms: int = UNMEASURED
     disk_bytes: int = UNMEASURED
+    sharing: int = 0
 
 
 #: A time, and nothing else.
 NOTHING: Final = Measured()
 
 #: Columns of a sample: the input bytes, the runtime, and the others as in `Measured`.
-INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, DECLARED, DISK = range(9)
-_WIDTH: Final = 9
+INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, DECLARED, DISK, SHARING = range(10)
+_WIDTH: Final = 10
 
-#: Workflow and stage; a third name where it is one output of several.
+#: Workflow and stage; a third name where it is one output of several; the workflow alone for the words of its author.
 Kind = tuple[str, ...]
 #: Kinds with their samples: _WIDTH numbers each, oldest first. Arrays are replaced, never changed, so they can be put back.
 Before = Sequence[tuple[Kind, "array[int]"]]
@@ -258,12 +260,15 @@ class Estimates:
         kind: Kind = (workflow, stage)
         size, *rest = measured
         before = [(kind, self._add(kind, (size, runtime_ms, *rest)))]
+        if measured.declared_ms > 0:
+            word = Measured(declared_ms=measured.declared_ms)
+            before.append(((workflow,), self._add((workflow,), (0, runtime_ms, *word[1:]))))
         if outputs is not None and len(outputs) > 1:
             none = (UNMEASURED,) * (OUTPUT - CPU)
             for name, wrote in outputs.items():
                 each: Kind = (workflow, stage, name)
                 before.append(
-                    (each, self._add(each, (size, UNMEASURED, *none, wrote, UNMEASURED, UNMEASURED)))
+                    (each, self._add(each, (size, UNMEASURED, *none, wrote, UNMEASURED, UNMEASURED, 0)))
                 )
         return before
 
@@ -327,7 +332,7 @@ class Estimates:
 
     def known_of(self, workflow: str, stage: str) -> Sequence[int] | None:
         """All that was learned of a kind, as one value: while it is the same object, each answer about the kind is the same."""
-        return self._samples.get((workflow, stage))
+        return self._samples.get((workflow, stage)) or self._samples.get((workflow,))
 
     def typical_size(self, workflow: str, stage: str) -> int | None:
         """The bytes that the median task of a kind read; None where that was never measured."""
@@ -348,6 +353,23 @@ class Estimates:
         """The runtime that few tasks exceed of those with this declared runtime; None if none ever declared one."""
         trend = self.trend(workflow, stage, DECLARED)
         return None if trend is None else trend.high(declared_ms, FEW)
+
+    def as_declared_ms(self, workflow: str, stage: str, declared_ms: int) -> int | None:
+        """The runtime of a task with this declared one; None if neither its kind nor any of its workflow ever declared one.
+
+        Before the first of a kind has ended, others of its workflow say how good the words of its author are.
+        """
+        if (workflow, stage) in self._samples:
+            trend = self.trend(workflow, stage, DECLARED)
+            return None if trend is None else trend.at(declared_ms)
+        samples = self._samples.get((workflow,))
+        if samples is None:
+            return None
+        ratios = sorted(
+            ran * _FINE // said
+            for ran, said in zip(samples[RUNTIME::_WIDTH], samples[DECLARED::_WIDTH], strict=True)
+        )
+        return _middle(ratios) * declared_ms // _FINE
 
     def weight_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
         """The median and half a standard deviation, for priorities: a task that may take long begins early."""
@@ -418,31 +440,36 @@ class Estimates:
         """Bytes that went to and from disks; None where that was never measured."""
         return self._expected(workflow, stage, DISK, input_bytes)
 
-    def io_rate(self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int) -> int | None:
-        """Bytes/s of a disk of `disk_rate` on which it runs alone: what goes to and from it, over the time of such a run.
-
-        That time is its CPU time, its moving of bytes, and the waits that both do not explain, such as those of a start.
-        None where CPU time or disk bytes were never measured.
+    def alone_ms(self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int) -> int | None:
+        """Its runtime where it has a disk of `disk_rate` bytes/s for itself: its CPU time, its moving of bytes, and the waits that
+        both do not explain, such as those of a start. None where CPU time or disk bytes were never measured.
         """
         cpu = self.cpu_ms(workflow, stage, input_bytes)
         moved = self.disk_bytes(workflow, stage, input_bytes)
         if cpu is None or moved is None:
             return None
         cores, disk_rate = max(1, cores), max(1, disk_rate)
-        alone_ms = (
-            cpu // cores + moved * 1000 // disk_rate + self._wait_ms((workflow, stage), cores, disk_rate)
-        )
-        return min(disk_rate, moved * 1000 // max(1, alone_ms))
+        wait_ms = self._wait_ms((workflow, stage), cores, disk_rate)
+        return max(1, cpu // cores + moved * 1000 // disk_rate + wait_ms)
+
+    def io_rate(self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int) -> int | None:
+        """Bytes/s of a disk of `disk_rate` on which it runs alone: what goes to and from it, over `alone_ms`."""
+        alone_ms = self.alone_ms(workflow, stage, input_bytes, cores, disk_rate)
+        if alone_ms is None:
+            return None
+        return min(disk_rate, self.bytes_of(workflow, stage, DISK, input_bytes) * 1000 // alone_ms)
 
     def _wait_ms(self, kind: Kind, cores: int, disk_rate: int) -> int:
-        """The shortest wait of any sample: a disk that is shared makes waits longer, and never shorter."""
+        """The shortest wait of any sample: a disk that is shared makes waits longer, and never shorter. The time of the bytes that
+        pods beside it moved is no wait: a first wave of tasks has no sample that had the disk for itself.
+        """
         known = self._waits.get(kind)
         if known is None or known[:2] != (cores, disk_rate):
             samples = self._samples[kind]
-            columns = (samples[column::_WIDTH] for column in (RUNTIME, CPU, DISK))
+            columns = (samples[column::_WIDTH] for column in (RUNTIME, CPU, DISK, SHARING))
             waits = (
-                max(0, runtime - cpu // cores - moved * 1000 // disk_rate)
-                for runtime, cpu, moved in zip(*columns, strict=True)
+                max(0, runtime - cpu // cores - moved * (1000 + sharing) // disk_rate)
+                for runtime, cpu, moved, sharing in zip(*columns, strict=True)
                 if min(runtime, cpu, moved) >= 0
             )
             known = self._waits[kind] = cores, disk_rate, min(waits, default=0)

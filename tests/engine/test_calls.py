@@ -153,4 +153,4 @@ def test_explain_says_what_is_known_of_a_call_and_from_where() -> None:
     )
     scene.submit("own", SORT)
     (found,) = explain(scene.state, scene.runs["own"], scene.now)
-    assert found.estimate == "runtime unknown, counted as 1h"
+    assert found.estimate == "runtime unknown, counted as 1m"

@@ -277,7 +277,8 @@ def test_a_cancelled_gang_takes_its_joined_members_along() -> None:
 def test_bytes_are_copied_for_a_member_that_joins_without_harm_to_its_gang() -> None:
     """Its copy fails for good: it stays out, and the gang goes on; the gang ends while another copy is on its way."""
     scene = Scene(node("n0", cpu=1))
-    job = gang(2, 1, stage={"inputs": [{"name": "i", "uri": "s3://b/i", "size": "10Gi"}]})
+    inputs = [{"name": "i", "uri": "s3://b/i", "size": "10Gi"}]
+    job = gang(2, 1, stage={"inputs": inputs, "estimate": {"runtime": "1h"}})
     scene.submit("g", job)
     (order,) = scene.last.transfers
     scene.arrive(order)

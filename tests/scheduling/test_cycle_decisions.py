@@ -411,12 +411,16 @@ def test_copies_ordered_in_one_cycle_are_spread_over_links() -> None:
 
 
 def test_what_was_staged_once_is_promised_its_nodes_instead_of_being_chased_on() -> None:
-    """Its data are on node 0 only, which small work keeps taking; it is not staged a second time, it is next."""
-    snapshot, catalogue, reads = with_data(4, 4, size=GIB)
-    run(snapshot, "r", 0, 4, NOW + 3600 * SECOND)
-    plan = decide(snapshot, gang(1, 3, inputs=(reads,), staged_on=(0,)), catalogue=catalogue)
-    assert nodes(plan) == {}
-    assert plan.reservations[0].start_ms == NOW + 3600 * SECOND
+    """Its data are on node 0 only, which small work keeps taking; it is not staged a second time, it is next. It waits four times
+    as long as a copy of 9 s takes, and no longer; the plan says when to look again.
+    """
+    for wait, expected in ((30, {}), (60, {1: [[1, 1, 1]]})):
+        snapshot, catalogue, reads = with_data(4, 4, size=GIB)
+        run(snapshot, "r", 0, 4, NOW + wait * SECOND)
+        plan = decide(snapshot, gang(1, 3, inputs=(reads,), staged_on=(0,)), catalogue=catalogue)
+        assert nodes(plan) == expected
+        if not expected:
+            assert plan.reservations[0].start_ms == plan.look_at == NOW + wait * SECOND
 
 
 def test_lost_inputs_are_waited_for() -> None:
@@ -515,14 +519,15 @@ def test_long_work_starts_beside_what_is_promised() -> None:
 
 
 def test_ends_that_are_not_known_or_overdue_are_guessed() -> None:
-    """Unknown: the default runtime from its start. Overdue: a tenth of what it has run already."""
+    """Unknown: a minute from its start, then as long again as it has run. Overdue: as long as it is overdue."""
     snapshot = cluster(1)
     run(snapshot, "unknown", 0, 1)
-    hour = 3_600_000
-    assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == hour
+    assert decide(snapshot, gang(1, 1), now=20 * SECOND).reservations[0].start_ms == 60 * SECOND
+    assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == 2 * NOW
     snapshot = cluster(1)
     run(snapshot, "overdue", 0, 1, until_ms=5 * SECOND)
-    assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == NOW + 10 * SECOND
+    assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == NOW + (NOW - 5 * SECOND)
+    assert decide(snapshot, gang(1, 1), now=6 * SECOND).reservations[0].start_ms == 7 * SECOND
 
 
 # ---- explanations ----
@@ -669,17 +674,17 @@ def test_all_that_wait_for_one_room_get_one_reason() -> None:
 
 
 def test_pods_beside_full_nodes_wait_for_their_data() -> None:
-    """Free room is kept for copies, the only node with the inputs is full: ten pods wait, and where they will run is foreseen."""
+    """Free room is kept for copies, the only node with the inputs is full: ten pods wait, and where they will run is foreseen: four
+    where cores are free in 30 s, four where a copy has come and a minute has passed, and the others again on the first.
+    """
     snapshot, catalogue = cluster(4, 4), Catalogue()
     data = catalogue.intern("data", 1 << 30)
     catalogue.add_replica(data, 0)
-    run(snapshot, "runs", 0, 4, until_ms=90 * SECOND)
+    run(snapshot, "runs", 0, 4, until_ms=30 * SECOND)
     stage(snapshot, "staging", 1, 4)
     plan = decide(snapshot, *[bag(key, inputs=(data,)) for key in range(1, 11)], catalogue=catalogue, now=0)
     assert set(codes(plan).values()) == {ReasonCode.WAITING_FOR_DATA}
-    assert [where for _, where in plan.ahead] == [
-        0
-    ] * 4  # it has four cores: the others start too late to say where
+    assert [where for _, where in plan.ahead] == [0] * 4 + [1] * 4 + [0] * 2
 
 
 def test_the_data_of_bags_like_one_that_found_no_room_are_foreseen_too() -> None:

@@ -199,7 +199,8 @@ def test_what_passes_through_one_reader_is_written_where_that_will_be_gathered()
         wrote("second", 24, 1000 * MB, inputs=[reads("first", "index")]),
         wrote("last", 1, 1, inputs=[reads("second")]),
     ]
-    world = run({"name": "chains", "stages": stages}, nodes(4, 8))
+    quick = [replace(each, disk=4_000 * MB) for each in nodes(4, 8).nodes]
+    world = run({"name": "chains", "stages": stages}, SimulatedCluster(tuple(quick)))
     at = where(world)
     for stage in ("first", "second"):
         assert sum(at[f"{stage}/{shard}"] == at["last/0"] for shard in range(24)) >= 21

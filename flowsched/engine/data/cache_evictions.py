@@ -16,8 +16,9 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from flowsched.engine.data.cache_values import Evictable, desperate, written_by
+from flowsched.engine.data.cache_values import Evictable, desperate
 from flowsched.engine.delta import ReplicaWrite
+from flowsched.engine.predictor import written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, GroupKey, pod_name
 from flowsched.engine.transaction import Recorder
@@ -136,7 +137,7 @@ def _find(recorder: Recorder, caches: Caches, candidate: Candidate, tasks: Indic
     evictable = recorder.evictable
     inputs = tuple(dict.fromkeys(group.inputs))
     lacking = sum(caches.sizes[dataset] for dataset in inputs if not cache.has(dataset))
-    each = written_by(state, candidate.run, candidate.stage, group.reads)
+    each = written_bytes(state, candidate.run, candidate.stage, group.reads)
     pins = [cache.pins.get(_name(candidate, task)) for task in tasks.tolist()]
     writes = [each * _is_writer(candidate.stage, task) for task in tasks.tolist()]
     more = [write - (0 if pin is None else pin.output_bytes) for write, pin in zip(writes, pins, strict=True)]
@@ -177,7 +178,7 @@ def reserve_room(recorder: Recorder, candidate: Candidate, task: int, node: int,
     if caches is None:
         return
     stage, group = candidate.stage, candidate.group
-    writes = written_by(state, candidate.run, stage, group.reads) * _is_writer(stage, task)
+    writes = written_bytes(state, candidate.run, stage, group.reads) * _is_writer(stage, task)
     inputs = tuple(dict.fromkeys(group.inputs))
     if bound and group.remote:  # remote inputs that are on its node are read there
         inputs += tuple(each for each in group.remote if node in state.cluster.catalogue.nodes_of(each))
@@ -280,7 +281,7 @@ def explained(recorder: Recorder, reason: Reason, group: PodGroup) -> Reason:
     if caches is None or evictable is None or run is None or not isinstance(key, GroupKey) or not caches.of:
         return reason
     inputs = tuple(dict.fromkeys(group.inputs))
-    writes = written_by(state, run, run.stages[key.stage], group.reads)
+    writes = written_bytes(state, run, run.stages[key.stage], group.reads)
     reads = sum(caches.sizes[dataset] for dataset in inputs)
     total = reads + writes
     nodes = [node for node, cache in caches.of.items() if cache.limit and state.cluster.snapshot.ready[node]]

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.data.inputs import MissingInput, dataset_ids, datasets_of, is_own, read_bytes
+from flowsched.engine.data.inputs import MissingInput, dataset_ids, datasets_of, is_own
+from flowsched.engine.predictor import written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.executor.datasets import INTERMEDIATE
 from flowsched.executor.protocol import Pod
@@ -358,15 +359,6 @@ class Evictable:
         return not any(self.state.cluster.catalogue.lost(each) for each in inputs)
 
 
-def written_by(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: Sequence[int]) -> int:
-    """Bytes one shard is expected to write: the learned ones, else the declared ones."""
-    if not stage.spec.outputs:
-        return 0
-    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
-    learned = state.work.estimates.output_bytes(*run.spec.kind_of(stage.spec), size)
-    return learned if learned is not None else stage.spec.estimate.output_bytes or 0
-
-
 def desperate(state: EngineState, node: int, waited_ms: int) -> bool:
     """Whether nothing that ends would make room on a node: then last copies go, and the limit gives way."""
     if not (state.work.pods or state.data.moving or state.data.staging):
@@ -400,7 +392,7 @@ def shut_nodes(
     assert caches is not None
     unique = tuple(dict.fromkeys(inputs))
     reads = sum([caches.sizes[dataset] for dataset in unique])
-    writes = written_by(state, run, stage, unique)
+    writes = written_bytes(state, run, stage, unique)
     total = reads + writes
     left_to_other = state.caches.nodes if state.caches.first not in (None, key) else frozenset()
     shut = []
@@ -434,5 +426,5 @@ def pin_again(
     uris = dict.fromkeys(uri for file in pod.inputs for uri in file.uris)
     reads = tuple(state.cluster.catalogue.intern(uri) for uri in uris)
     inputs = tuple(state.cluster.catalogue.intern(uri) for uri in uris if uri not in pod.remote)
-    writes = written_by(state, run, stage, reads) if task % stage.members == 0 else 0
+    writes = written_bytes(state, run, stage, reads) if task % stage.members == 0 else 0
     state.cluster.catalogue.caches.pin(pod.name, Pin(claim.node, inputs, writes, claim.since_ms), statement)

@@ -19,11 +19,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from flowsched.engine.data.inputs import common_ids
 from flowsched.engine.data.remote_reads import readers_of, reads_remotely
+from flowsched.engine.predictor import call_bytes, typical_runtime, written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Gather, Route
 from flowsched.scheduling.pod_group import Home
-from flowsched.workflow.estimates import WRITTEN
 from flowsched.workflow.graph import reader_of, shards_read
 from flowsched.workflow.learned_plan import Kind
 from flowsched.workflow.run.run import StageRun, WorkflowRun
@@ -64,13 +65,11 @@ class _Gathering(msgspec.Struct):
 
 def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
     """How the outputs of a stage are gathered; None if no stage gathers them, or if the gain is too small."""
-    key = (run.id, stage.number)
-    if key not in state.data.gathers:
-        found = _find(state, run, stage)
-        if found is None and stage.spec.outputs and not _expected(state, run, stage):
-            return None  # nothing is known of its outputs yet
-        state.data.gathers[key] = found
-    return state.data.gathers[key]
+    key, known = (run.id, stage.number), len(run.outputs)  # with each first output more is known
+    found = state.data.gathers.get(key)
+    if found is None or found[0] != known:
+        found = state.data.gathers[key] = known, _find(state, run, stage)
+    return found[1]
 
 
 def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: int) -> int:
@@ -162,7 +161,7 @@ def call_home(state: EngineState, run: str, kind: Kind) -> tuple[Home, Kind] | N
     plan, snapshot = state.work.engines.learned_plan, state.cluster.snapshot
     if len(snapshot) < 2 or run in state.work.engines.ended:
         return None
-    each = written_bytes(state, kind)
+    each = call_bytes(state, kind)
     known = plan.gatherers(kind)
     found = [other for other, had in known.items() if 0 < each * had.calls <= 2 * had.read_bytes]
     if len(found) != 1 or any(plan.has_come(run, other) for other in known):
@@ -186,18 +185,12 @@ def call_home(state: EngineState, run: str, kind: Kind) -> tuple[Home, Kind] | N
     return Home(node, each, state.data.push_backlog.get(node, 0)), found[0]
 
 
-def written_bytes(state: EngineState, kind: Kind) -> int:
-    """Bytes that a call of a kind is expected to write; 0 where nothing is known of it."""
-    estimates = state.work.estimates
-    return estimates.output_bytes(*kind) or estimates.bytes_of(*kind, WRITTEN)
-
-
 def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
     """Find how the outputs of a stage are gathered in the end; None = no stage gathers them."""
     gather = _find_gather(state, run, stage)
     if gather is not None:
         state.data.home_work[run.id, gather.consumer] = gather.work
-        return Gather(gather.consumer, gather.match, _expected(state, run, stage))
+        return Gather(gather.consumer, gather.match, written_bytes(state, run, stage))
     nodes, best = len(state.cluster.snapshot), None
     edges = run.graph.edges_out[stage.number]
     for edge in edges if len(edges) <= _MOST_READERS else ():
@@ -213,7 +206,7 @@ def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | Non
             best = onward.per_node(nodes), edge.child, read[0].match
     if best is None:
         return None
-    return Gather(best[1], best[2], _expected(state, run, stage), through=True)
+    return Gather(best[1], best[2], written_bytes(state, run, stage), through=True)
 
 
 def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gathering | None:
@@ -237,14 +230,14 @@ def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gath
         together = tuple(sorted(number for number, _ in _parents(state, run, consumer)))
         known = found.setdefault(together, _Gathering(edge.child, match, gathered))
         known.readers += readers
-        known.work += readers * _work(consumer)
+        known.work += readers * _work(state, run, consumer)
     nodes = len(state.cluster.snapshot)
     return max(found.values(), key=lambda each: each.per_node(nodes), default=None)
 
 
-def _work(stage: StageRun) -> int:
+def _work(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
     """Milli-core ms that one shard is expected to take."""
-    return (stage.spec.estimate.runtime_ms or 60_000) * stage.spec.roles[0].resources.cpu_millicores
+    return typical_runtime(state, run, stage) * stage.spec.roles[0].resources.cpu_millicores
 
 
 def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple[int, int]:
@@ -252,7 +245,7 @@ def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple
     producers = total = 0
     for number, count in _parents(state, run, consumer):
         producers += count
-        total += count * _expected(state, run, run.stages[number])
+        total += count * written_bytes(state, run, run.stages[number])
     return producers, total
 
 
@@ -276,26 +269,13 @@ def _count(parent: StageRun, consumer: StageRun, spec: InputSpec) -> int:
     return max(1, len(shards_read(spec.match, 0, max(1, consumer.spec.width), parent.spec.width)))
 
 
-def _expected(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
-    """Bytes one shard of a stage writes: the average of its finished shards, else the declared bytes."""
-    written = [
-        o.size_bytes
-        for out in stage.spec.outputs
-        for o in run.outputs.get((stage.number, out.name), {}).values()
-    ]
-    if written:
-        shards = max(1, len(run.outputs.get((stage.number, stage.spec.outputs[0].name), {})))
-        return sum(written) // shards
-    return stage.spec.estimate.output_bytes or 0
-
-
 def _choose(
     state: EngineState, run: WorkflowRun, consumer: StageRun, reader: int, onward: Home | None
 ) -> int | None:
     """The ready node where the shard is done first.
 
     The time counts the inputs over the node's link and onto its disk, with what other stages gather there. It also counts the
-    work already planned there, and the copy of the shard's output to its own gather node.
+    work already planned there, the copy of the shard's output to its own gather node, and the datasets that all its producers read.
     """
     snapshot = state.cluster.snapshot
     nodes = len(snapshot)
@@ -303,7 +283,7 @@ def _choose(
     total = 0
     for number, count in _parents(state, run, consumer):
         parent = run.stages[number]
-        each = _expected(state, run, parent)
+        each = written_bytes(state, run, parent)
         total += count * each
         if parent.uniform is not None or not each:
             continue
@@ -318,6 +298,9 @@ def _choose(
         home, sent = onward.node, onward.output_bytes + _from_elsewhere(state, run, consumer, onward.node)
         cost = cost + np.where(np.arange(nodes) == home, 0, sent * 1000 // int(rates[home]))
     cost = cost + load_of(state)
+    for number, _ in _parents(state, run, consumer):
+        common = common_ids(state, run, run.stages[number])
+        cost = cost + state.cluster.catalogue.missing_bytes(common, nodes) * 1000 // rates
     role = consumer.spec.roles[0].resources
     fits = snapshot.ready & (snapshot.allocatable[:, 0] >= role.cpu_millicores)
     fits &= snapshot.allocatable[:, 1] >= role.memory_bytes
@@ -346,7 +329,7 @@ def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
             away = int(np.count_nonzero(running))
             part = parts[consumer.number, reader] = (
                 home,
-                away * _expected(state, run, parent) if away else 0,
+                away * written_bytes(state, run, parent) if away else 0,
             )
         total += part[1]
     known[reader] = (home, total)
@@ -386,7 +369,7 @@ def _from_elsewhere(state: EngineState, run: WorkflowRun, consumer: StageRun, no
         if workflow != run.id or at == node:
             continue
         if not readers.isdisjoint(edge.child for edge in run.graph.edges_out[number]):
-            sent += _expected(state, run, run.stages[number])
+            sent += written_bytes(state, run, run.stages[number])
     return sent
 
 
@@ -399,7 +382,7 @@ def _own_part(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
         readers = readers_of(run, spec)
         if readers <= _MOST_READERS:
             parent = run.stages[run.number_of(spec.stage)]
-            part += _count(parent, consumer, spec) * _expected(state, run, parent) // max(1, readers)
+            part += _count(parent, consumer, spec) * written_bytes(state, run, parent) // max(1, readers)
     return part
 
 
@@ -414,6 +397,6 @@ def load_of(state: EngineState) -> NDArray[np.int64]:
         if run is None:
             continue
         cores = max(1, int(state.cluster.snapshot.allocatable[node, 0]))
-        work = state.data.home_work.get((workflow, number)) or _work(run.stages[number])
+        work = state.data.home_work.get((workflow, number)) or _work(state, run, run.stages[number])
         load[node] += work // cores
     return load

@@ -87,6 +87,15 @@ def dataset_ids(
     return result
 
 
+def common_ids(state: EngineState, run: WorkflowRun, stage: StageRun) -> tuple[int, ...]:
+    """Catalogue numbers of the datasets that all shards of a stage read, as far as they exist."""
+    named = (
+        name for spec in stage.spec.inputs if not is_own(spec) for name, _ in datasets_of(run, stage, spec, 0)
+    )
+    found = (state.cluster.catalogue.find(name) for name in named)
+    return tuple(dict.fromkeys(each for each in found if each is not None))
+
+
 def needed(state: EngineState) -> set[int]:
     """The datasets that runs read or have written, tasks wait for, pods read, or transfers carry."""
     return _moved(state) | _waited_for(state) | _named_by_runs(state)

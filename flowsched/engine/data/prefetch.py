@@ -11,6 +11,8 @@ from typing import Final
 import numpy as np
 
 from flowsched.engine.data.gather_nodes import call_home, consumer_shard, gather_of, is_call
+from flowsched.engine.predictor import typical_runtime
+from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Awaited, Spread
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import PiecesSeen, TransferDone, TransferFailed
@@ -282,24 +284,24 @@ def spreading(recorder: Recorder) -> Iterator[TransferWant]:
             if ready is None:
                 ready = np.flatnonzero(snapshot.ready).tolist()
             copy_ms = catalogue.sizes[dataset] * 1000 // max(1, int(snapshot.nic_in[ready].max()))
-            rank = _rank(run, spread, copy_ms)
+            rank = _rank(state, run, spread, copy_ms)
             if rank is not None:
                 for node in ready:
                     if node not in there:
                         yield TransferWant(dataset, node, rank, run.spec.priority, 2)
 
 
-def _rank(run: WorkflowRun, spread: Spread, copy_ms: int) -> int | None:
+def _rank(state: EngineState, run: WorkflowRun, spread: Spread, copy_ms: int) -> int | None:
     """The rank of the first stage that reads it soon. None if no stage waits long enough for a copy."""
     if run.paused or run.cancel_requested:
         return None
     pending = [run.stages[s] for s in spread.stages if run.stages[s].counts[TaskState.PENDING]]
-    soon = [stage.number for stage in pending if _awaits(run, stage, copy_ms)]
+    soon = [stage.number for stage in pending if _awaits(state, run, stage, copy_ms)]
     return max((int(run.ranks[s]) for s in soon), default=None)
 
 
-def _awaits(run: WorkflowRun, stage: StageRun, copy_ms: int) -> bool:
+def _awaits(state: EngineState, run: WorkflowRun, stage: StageRun, copy_ms: int) -> bool:
     """Whether a stage waits for a producer that is under way and takes as long as a copy."""
     parents = [run.stages[edge.parent] for edge in run.graph.edges_in[stage.number]]
-    long = [each for each in parents if (each.spec.estimate.runtime_ms or 0) >= copy_ms]
+    long = [each for each in parents if typical_runtime(state, run, each) >= copy_ms]
     return any(each.uniform is None and (each.done or each.holding()) for each in long)

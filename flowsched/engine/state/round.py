@@ -18,7 +18,7 @@ class RoundState(msgspec.Struct):
         refused: The requests of those groups, the most important first.
         reservations: Room that is reserved.
         reserved_starts: Group -> the first start that was reserved for it.
-        disk_free_at: Node -> when the next task that keeps its disk busy may start.
+        disk_free_at: Node -> when the next task that keeps its disk busy may start, and the datasets that the one before reads.
         under_way: Pods of ours that have not got to their node yet.
         at_limit: As many as may be were under way, and no more follow for a while.
         dirty: Something may let a group start, and no round has been since.
@@ -32,7 +32,7 @@ class RoundState(msgspec.Struct):
     refused: dict[int, PodGroup] = msgspec.field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
     reserved_starts: dict[int, int] = msgspec.field(default_factory=dict)
-    disk_free_at: dict[int, int] = msgspec.field(default_factory=dict)
+    disk_free_at: dict[int, tuple[int, tuple[int, ...]]] = msgspec.field(default_factory=dict)
     under_way: set[str] = msgspec.field(default_factory=set)
     at_limit: bool = False
     dirty: bool = True

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.engine.state.data import Route
+from flowsched.engine.state.data import Gather, Route
 from flowsched.engine.state.foreign import ForeignKey
 from flowsched.executor.protocol import Roster
 from flowsched.scheduling.pod_group import PodGroup, Shape
@@ -117,6 +117,7 @@ class CachedBags(msgspec.Struct):
         own: They differ in inputs or gather nodes.
         shards: Of each bag, the first shard.
         routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
+        gather: How they are gathered, by which the routes were found.
         basis: The facts from which all but their gather nodes was worked out (`backlog.collect`); None = one has changed.
     """
 
@@ -124,6 +125,7 @@ class CachedBags(msgspec.Struct):
     own: bool
     shards: list[int]
     routes: list[Route | None]
+    gather: Gather | None
     basis: tuple[object, ...] | None
 
 

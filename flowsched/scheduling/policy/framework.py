@@ -197,7 +197,7 @@ class Profile:
     backfill: Literal["easy", "none"] = "easy"
     order: Literal["rank", "shortest", "fifo"] = "shortest"
     window: int = 1024
-    default_runtime_ms: int = 3_600_000
+    default_runtime_ms: int = 60_000
     age_class_ms: int = 600_000
     promote_ms: int = 3_600_000
     half_life_ms: int = 86_400_000
