@@ -16,11 +16,12 @@ import msgspec
 from flowsched.control import views as answers
 from flowsched.control.timeline import Columns
 from flowsched.engine.delta import TaskWrite
-from flowsched.engine.explain import first_reason
+from flowsched.engine.explain import first_reason, with_start
 from flowsched.engine.recovery import untouched_state
 from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import task_row
 from flowsched.errors import Conflict, InvalidRequest, NotFound
+from flowsched.scheduling.explain.forecast import Starts
 from flowsched.store.database import Database
 from flowsched.store.rows import WorkflowRow
 from flowsched.store.runs import CallRow, Failure, RunRow, Runs, Tally
@@ -89,15 +90,22 @@ class EngineRuns:
     Args:
         database: Where runs and their calls are.
         memory: The leader's memory, if it can be looked at now.
+        expected: The starts that are expected, by the number of a group.
         clock: Wall-clock ms.
     """
 
     def __init__(
-        self, database: Database, *, memory: Callable[[], EngineState | None], clock: Callable[[], int]
+        self,
+        database: Database,
+        *,
+        memory: Callable[[], EngineState | None],
+        expected: Callable[[], Awaitable[Mapping[int, Starts]]],
+        clock: Callable[[], int],
     ) -> None:
         self._runs = Runs(database)
         self._workflows = Workflows(database)
         self._state = memory
+        self._expected = expected
         self._clock = clock
 
     async def find(self, ident: str) -> RunRow | None:
@@ -139,12 +147,13 @@ class EngineRuns:
         totals: dict[str, list[Mapping[str, int]]] = {}
         for run, each in await self._runs.returned(names):
             totals.setdefault(run, []).append(each)
+        expected = await self._expected()
         live = self._live_calls(names)
         views = []
         for row in rows:
             returned = added(totals.get(row.id, ()))
             view = _run_view(row, tallies.get(row.id, []), nodes.get(row.id, 0), returned)
-            views.append(self._with_live(view, live.get(row.id, [])))
+            views.append(self._with_live(view, live.get(row.id, []), expected))
         failed = {view.id: view for view in views if view.state == ReportedState.FAILED}
         for first in await self._runs.first_failures(list(failed)):
             failed[first.run].reason = _first_failure(first, failed[first.run].reason)
@@ -160,7 +169,9 @@ class EngineRuns:
                     found.setdefault(named.run, []).append(call)
         return found
 
-    def _with_live(self, view: WorkflowView, calls: Sequence[WorkflowRun]) -> WorkflowView:
+    def _with_live(
+        self, view: WorkflowView, calls: Sequence[WorkflowRun], expected: Mapping[int, Starts]
+    ) -> WorkflowView:
         """A run as memory knows it: how far its calls have come, and the first that waits."""
         state, now = self._state(), self._clock()
         if state is None or not calls:
@@ -174,7 +185,7 @@ class EngineRuns:
         waits = [(call, each) for call, each in zip(calls, reasons, strict=False) if each is not None]
         if waits and (view.state != ReportedState.RUNNING or any(each.permanent for _, each in waits)):
             call, first = next((each for each in waits if each[1].permanent), waits[0])
-            view.waiting = answers.waiting_view(first)
+            view.waiting = answers.waiting_view(with_start(first, expected))
             if view.waiting is not None and call.spec.call is not None:
                 view.waiting.stage = call.spec.call.node or view.waiting.stage
         return view

@@ -144,6 +144,7 @@ class Metrics:
         self.starts = Distribution(_WAIT_S)
         self.gangs = Distribution(_WAIT_S)
         self.predictions = Distribution(_RATIO)
+        self.start_forecasts: Counter[str] = Counter()  #: held, early, late
         self.launched = 0
         self.ended: Counter[str] = Counter()  #: by outcome
         self.input_bytes: Counter[str] = Counter()  #: local, moved
@@ -312,6 +313,7 @@ class Metrics:
             ("binds", "outcome", "Bindings of other controllers' pods: ordered, and of those refused.", self.binds),
             ("transfers", "outcome", "Copies to nodes that ended: done or failed.", self.transfers),
             ("transfer_bytes", "source", "Bytes that copies moved, from an origin or from another node.", self.transferred_bytes),
+            ("start_forecasts", "outcome", "Forecast starts that came: held, early, late.", self.start_forecasts),
             ("executor_events", "event", "Events of the executor's own connections.", standing.counted),
         ):  # fmt: skip
             family = CounterMetricFamily(f"flowsched_{name}", about, labels=[label])

@@ -20,6 +20,7 @@ from flowsched.control.allowed_paths import Refusal
 from flowsched.control.documents import Documents, decode
 from flowsched.control.engine_ends import EngineEnds
 from flowsched.control.external_runs import EngineRuns, of_run
+from flowsched.control.forecasts import Forecasts
 from flowsched.control.history import History
 from flowsched.control.leading.draining import Draining
 from flowsched.control.leading.leader import Leader
@@ -41,6 +42,7 @@ from flowsched.engine.explain import (
     explain_stage,
     first_reason,
     stage_reason,
+    with_start,
     with_starts,
 )
 from flowsched.engine.state import EngineState
@@ -57,6 +59,7 @@ from flowsched.errors import (
 )
 from flowsched.executor.log_ends import start_of_last
 from flowsched.executor.protocol import Executor
+from flowsched.scheduling.explain.forecast import Starts
 from flowsched.scheduling.explain.idle import split
 from flowsched.store.accounting import Accounting
 from flowsched.store.cache_keys import CacheKeys
@@ -201,7 +204,8 @@ class Service:
         self._leader_read_ms = 0
         self._database = database
         self._reads = Workflows(database)
-        self._runs = EngineRuns(database, memory=self._state, clock=clock)
+        self._forecasts = Forecasts(self._state, self._at_rest, leader.metrics.start_forecasts, clock)
+        self._runs = EngineRuns(database, memory=self._state, expected=self._forecasts.known, clock=clock)
         self._cache_keys = CacheKeys(database)
         self._queues = Queues(database)
         self._accounting = Accounting(database)
@@ -230,7 +234,7 @@ class Service:
         self.tes = TesService(
             TesTasks(database), self._admission, documents, clock=clock, new_id=new_id, wake=self._wake,
             cancel=lambda workflow: self.command(workflow, "cancel"), ranks=self.plans, memory=self._state,
-            failpoint=failpoint, tails=self._tails, replicated=replicated, refusal=refusal,
+            forecasts=self._forecasts, failpoint=failpoint, tails=self._tails, replicated=replicated, refusal=refusal,
         )  # fmt: skip
 
         self.wes = WesService(
@@ -363,14 +367,16 @@ class Service:
     async def workflow_views(self, rows: Sequence[WorkflowRow]) -> list[WorkflowView]:
         """Workflows with what memory knows of those that live here: their tasks by state, and why they wait."""
         sums = await self._sums_of(rows)
-        return [views.workflow_view(row, *sums[row.id], self._waiting(row)) for row in rows]
+        expected = await self._forecasts.known()
+        return [views.workflow_view(row, *sums[row.id], self._waiting(row, expected)) for row in rows]
 
-    def _waiting(self, row: WorkflowRow) -> Explanation | None:
+    def _waiting(self, row: WorkflowRow, expected: Mapping[int, Starts]) -> Explanation | None:
         """Why a workflow does not run; None where this process does not lead, or the step thread has its state."""
         run, state = self._run(row.id), self._state()
         if run is None or state is None or RunState(row.state).terminal:
             return None
-        return first_reason(state, run, self._clock())
+        found = first_reason(state, run, self._clock())
+        return None if found is None else with_start(found, expected)
 
     async def _sums_of(self, rows: Sequence[WorkflowRow]) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
         """Over stages, by workflow: tasks by state, and by the exit code that they succeeded with though it is not 0."""
@@ -430,6 +436,7 @@ class Service:
         """
         found: dict[int, views.LiveStage] = {}
         facts, steps, first = None, -1, 0
+        expected = await self._forecasts.known()
         while True:
             async with self._turn:
                 await asyncio.sleep(0)
@@ -442,7 +449,8 @@ class Service:
                 for stage in run.stages[first : first + EXPLAINED]:
                     if not stage.state.terminal:
                         reason = stage_reason(facts, stage, now)
-                        found[stage.number] = views.LiveStage(stage.counted(), reason)
+                        waits = None if reason is None else with_start(reason, expected)
+                        found[stage.number] = views.LiveStage(stage.counted(), waits)
                 first += EXPLAINED
 
     async def command(self, workflow: str, kind: str, body: Mapping[str, Any] | None = None) -> WorkflowView:
@@ -869,13 +877,13 @@ class Service:
                 first += EXPLAINED
                 if first < len(asked) + EXPLAINED:
                     continue
-                found = with_starts(state, found, now)  # in a slice of its own
             why = self._starts_nothing()
             found = [
                 replace(each, message=f"{each.message}; {why}") if why and each.code == "Starting" else each
                 for each in found
             ]
-            return await with_outlooks(state, found, now)
+            found = await with_outlooks(state, found, now)
+            return with_starts(found, await self._forecasts.fresh())
         row = await self._reads.get(workflow)
         if not RunState(row.state).terminal and self._leader.leadership.standing_by:
             raise self._not_leading()

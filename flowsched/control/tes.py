@@ -21,11 +21,13 @@ from flowsched.control import allowed_paths
 from flowsched.control.admission import Admission, submission_of
 from flowsched.control.allowed_paths import Refusal
 from flowsched.control.documents import Documents
+from flowsched.control.forecasts import Forecasts
 from flowsched.control.planning.plans import PlanBook, with_rank
-from flowsched.engine.explain import explain
+from flowsched.engine.explain import Explanation, explain, with_starts
 from flowsched.engine.state import EngineState
 from flowsched.errors import Conflict, FlowschedError, InvalidDocument, NotFound, Unavailable
 from flowsched.log_lines import get_logger
+from flowsched.scheduling.explain.forecast import Starts
 from flowsched.store.database import Database
 from flowsched.store.requests import Repeats, TesTask
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, page_token, read_logs, read_token
@@ -43,6 +45,7 @@ from flowsched.workflow.formats.tes.engines import (
     repetition,
 )
 from flowsched.workflow.formats.tes.task import InvalidTask, Task, encode_task, read_task, without_content
+from flowsched.workflow.resources import format_span
 from flowsched.workflow.run.moves import STARTED
 from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import Call
@@ -184,12 +187,31 @@ def live(state: EngineState | None, ident: str) -> Live | None:
     )
 
 
-def waits(state: EngineState | None, ident: str, now: int) -> list[str]:
-    """Why a task that lives does not run, as `explain` says it; nothing if it runs, or if this process does not lead."""
+def waits(
+    state: EngineState | None, ident: str, now: int, expected: Mapping[int, Starts], hit_rate: str
+) -> list[str]:
+    """Why a task that lives does not run, as `explain` says it; nothing if it runs, or if this process does not lead.
+
+    Args:
+        state: Not modified.
+        ident: The task.
+        now: Wall-clock ms.
+        expected: The starts that are expected, by the number of a group.
+        hit_rate: How many earlier forecasts held, as text; "" = not known.
+    """
     run = None if state is None else state.work.runs.get(ident)
     if state is None or run is None or run.state.terminal:
         return []
-    return [f"{each.code}: {each.message}" for each in explain(state, run, now, forecast=False)]
+    found = with_starts(explain(state, run, now, forecast=False), expected)
+    return [f"{each.code}: {each.message}{_start_text(each, now, hit_rate)}" for each in found]
+
+
+def _start_text(found: Explanation, now: int, hit_rate: str) -> str:
+    """When it is expected to start, and how often such a forecast held; "" where no start is expected."""
+    if found.start_low_ms is None or found.start_high_ms is None:
+        return ""
+    rate = f" (of earlier forecasts {hit_rate} held)" if hit_rate else ""
+    return f"; expected to start in {format_span(found.start_low_ms - now, found.start_high_ms - now)}{rate}"
 
 
 # ---- the service of the TES routes ----
@@ -293,6 +315,7 @@ class TesService:
         cancel: Callable[[str], Awaitable[object]],
         ranks: PlanBook,
         memory: Callable[[], EngineState | None],
+        forecasts: Forecasts,
         failpoint: Callable[[str], Awaitable[None]],
         tails: Callable[[str, int, str], Awaitable[tuple[str, str]]],
         replicated: bool = False,
@@ -309,6 +332,7 @@ class TesService:
         self._cancel = cancel
         self._ranks = ranks
         self._memory = memory
+        self._forecasts = forecasts
         self._failpoint = failpoint
         self._replicated = replicated
         self._known = Known()
@@ -399,7 +423,7 @@ class TesService:
             self._hear(ident)
             if known.ended or self._answer_live(ident, view, known):
                 await self._read_tails(ident, view, known)
-                return self._shown(ident, view, known)
+                return self._shown(ident, view, known, await self._expected(view, known))
         try:
             row = await self._reads.get(ident, body=known is None)
             if row is None:
@@ -408,7 +432,7 @@ class TesService:
         except Unavailable:
             if known is None or not known.state:
                 raise
-            return self._shown(ident, view, known)
+            return self._shown(ident, view, known, {})
         self._hear(ident)
         if known is None:
             known = self._known.put(ident, await aside(len(row.body), _remembered, row))
@@ -418,13 +442,19 @@ class TesService:
         # A failed workflow can be tried again by another process, which this one does not hear of.
         again = self._replicated and row.run_state == RunState.FAILED
         known.ended = view != "MINIMAL" and known.state in answers.FINAL and not again
-        return self._shown(ident, view, known)
+        return self._shown(ident, view, known, await self._expected(view, known))
 
-    def _shown(self, ident: str, view: str, known: _Known) -> bytes:
+    async def _expected(self, view: str, known: _Known) -> Mapping[int, Starts]:
+        """The expected starts, where an answer may show one."""
+        return await self._forecasts.known() if view == "FULL" and known.state == answers.QUEUED else {}
+
+    def _shown(self, ident: str, view: str, known: _Known, expected: Mapping[int, Starts]) -> bytes:
         """One answer. Why a task waits is worked out only for the view FULL."""
         if view != "FULL":
             return _shown(ident, view, known, known.logs)
-        why = waits(self._memory(), ident, self._clock()) if known.state not in answers.FINAL else ()
+        why: Sequence[str] = ()
+        if known.state not in answers.FINAL:
+            why = waits(self._memory(), ident, self._clock(), expected, self._forecasts.hit_rate)
         logs = answers.with_notes(known.logs, known.state, why)
         if known.tails:
             logs = answers.with_tails(logs, *known.tails)
@@ -508,7 +538,8 @@ class TesService:
                         known.basic = (await aside(len(row.body), _remembered, row)).basic
                     elif view == "FULL":
                         known.full = await aside(len(row.body), zlib.decompress, row.body)
-                    found.append((row.seq, self._shown(row.id, view, known)))
+                    expected = await self._expected(view, known)
+                    found.append((row.seq, self._shown(row.id, view, known, expected)))
                     size += len(found[-1][1])
             more = len(rows) == limit
         return TesPage([shown for _, shown in found])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flowsched.engine.backlog import Indices, fits_memory, resources_of
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, read_bytes
 from flowsched.engine.data.staging import MAX_TRIES, last_try_ms
+from flowsched.engine.forecast import expected_starts, spread_of
 from flowsched.engine.io_demand import demand_text
 from flowsched.engine.predictor import expected_runtime
 from flowsched.engine.state import EngineState
@@ -24,78 +25,18 @@ from flowsched.engine.state.foreign import ForeignKey
 from flowsched.engine.state.work import GroupKey, PodRef
 from flowsched.executor.datasets import uri_of
 from flowsched.executor.protocol import DELIVERING
-from flowsched.scheduling.explain.forecast import GUESSED, LEVELS, Spread, Start, guessed, starts
+from flowsched.scheduling.explain.forecast import LEVELS, Starts
 from flowsched.scheduling.explain.remedies import OTHERS, Outlook, Situation
 from flowsched.scheduling.plan import PERMANENT, Reason, ReasonCode
-from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.reasons import larger_than_cap, larger_than_quota, quantity
 from flowsched.scheduling.state.snapshot import PODS
 from flowsched.values import replace
-from flowsched.workflow.estimates import DECLARED, ENOUGH, RUNTIME
 from flowsched.workflow.memory import fitted_text
 from flowsched.workflow.resources import format_bytes, format_duration
 from flowsched.workflow.run.elastic import PLACED, spare, stays_out
 from flowsched.workflow.run.outcomes import EVICTED
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 from flowsched.workflow.run.states import TaskState
-
-#: In tenths: how much of the wait at least there is, and how far towards the reserved start it goes.
-_EARLIER: Final = 6
-_LATER: Final = 9
-
-
-def expected_starts(state: EngineState, wanted: Collection[int], now: int) -> dict[int, Start]:
-    """The starts of groups that were refused in the last cycle, by key. A group without a predictable start is left out.
-
-    They are planned in the order in which the last cycle looked at them. Does not change what is decided.
-    """
-    refused = state.round.refused
-    waiting = [refused[key] for key in state.round.reasons if key in refused]
-    spreads: dict[str, Spread] = {}
-    known: dict[tuple[str, str, int | None, int], Spread | None] = {}
-    for name, pod in state.work.pods.items():
-        run = state.work.runs[pod.workflow]
-        stage = run.stages[pod.stage]
-        size = int(stage.local[pod.task] + stage.moved[pod.task])
-        kind = (*run.spec.kind_of(stage.spec), stage.spec.estimate.runtime_ms, size)
-        if kind not in known:
-            known[kind] = spread_of(state, run, stage, size)
-        spread = known[kind]
-        if spread is not None:
-            spreads[name] = spread
-
-    def of_group(group: PodGroup) -> Spread | None:
-        key = state.work.groups.get(group.key)
-        if not isinstance(key, GroupKey):
-            return None
-        run = state.work.runs[key.workflow]
-        stage = run.stages[key.stage]
-        return spread_of(state, run, stage, read_bytes(state.cluster.catalogue, run, stage, group.reads))
-
-    found = starts(
-        state.cluster.snapshot,
-        state.cluster.catalogue,
-        waiting,
-        sorted(wanted),
-        spreads,
-        of_group,
-        state.policy.profile,
-        now,
-    )
-    reserved = {each.group: each.start_ms for each in state.round.reservations}
-    return {key: _with_backfill(start, reserved.get(key), now) for key, start in found.items()}
-
-
-def _with_backfill(start: Start, promised_ms: int | None, now: int) -> Start:
-    """Add what scenarios leave out: backfill may lend the group's reserved room, and may start the group before its turn.
-
-    How far both go was measured (`bench/predictions.py`, seeds 1 to 12; its figures are of other seeds).
-    """
-    low = now + (start.low_ms - now) * _EARLIER // 10
-    late = start.high_ms if promised_ms is None else max(start.high_ms, promised_ms)
-    high = start.high_ms + (late - start.high_ms) * _LATER // 10
-    return Start(low, start.start_ms, high)
-
 
 #: So many nodes are named whose outputs a call reads.
 _WRITERS: Final = 3
@@ -163,34 +104,6 @@ def _inputs_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: 
     return text
 
 
-def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> Spread | None:
-    """How long a task may take, at `LEVELS`; None where nothing is known of it.
-
-    Around the user's word, as far as such words were right of this kind; else as learned; from few samples, as a guess around
-    their middle.
-    """
-    declared_ms = stage.spec.estimate.runtime_ms
-    column, size = (RUNTIME, input_bytes) if declared_ms is None else (DECLARED, declared_ms)
-    trend = state.work.estimates.trend(*run.spec.kind_of(stage.spec), column)
-    if trend is None:
-        return None if declared_ms is None else guessed(declared_ms)
-    if trend.samples < ENOUGH:
-        return guessed(declared_ms or trend.at(size))
-    # Beyond the first and the last sample the spread continues like the guess: the longest runtime may not have occurred yet.
-    edge = 1_000 // (trend.samples + 1)
-    low, high = trend.quantile(size, edge), trend.quantile(size, 1_000 - edge)
-    inner = [at for at, level in enumerate(LEVELS) if edge <= level <= 1_000 - edge]
-    first, last = inner[0], inner[-1]
-    return tuple(
-        low * GUESSED[at] // GUESSED[first]
-        if at < first
-        else high * GUESSED[at] // GUESSED[last]
-        if at > last
-        else trend.quantile(size, level)
-        for at, level in enumerate(LEVELS)
-    )
-
-
 # ---- the explanation ----
 
 
@@ -215,6 +128,8 @@ class Explanation(msgspec.Struct, frozen=True):
     start_ms: int | None = None
     start_low_ms: int | None = None
     start_high_ms: int | None = None
+    last_low_ms: int | None = None  #: of the last of some tasks that start one after the other
+    last_high_ms: int | None = None
     estimate: str = ""  #: how long one task is taken to run, and how that is known
     group: int | None = None
     outlook: Outlook = Outlook()  # frozen
@@ -353,7 +268,11 @@ def explain(state: EngineState, run: WorkflowRun, now: int, *, forecast: bool = 
     """
     facts = Facts(state, run)
     found = [each for stage in run.stages for each in explain_stage(facts, stage, now, forecast=forecast)]
-    return with_starts(state, found, now) if forecast else found
+    if not forecast:
+        return found
+    return with_starts(
+        found, expected_starts(state, {each.group for each in found if each.group is not None}, now)
+    )
 
 
 def explain_stage(facts: Facts, stage: StageRun, now: int, *, forecast: bool = True) -> list[Explanation]:
@@ -379,24 +298,28 @@ def explain_stage(facts: Facts, stage: StageRun, now: int, *, forecast: bool = T
     return found
 
 
-def with_starts(state: EngineState, found: Sequence[Explanation], now: int) -> list[Explanation]:
-    """The same, with the interval in which each group with a reservation is expected to start, given the spread of runtimes.
+def with_starts(found: Sequence[Explanation], expected: Mapping[int, Starts]) -> list[Explanation]:
+    """The same, each group with the interval in which it is expected to start, by key.
 
-    The reservation is planned with other runtimes (the expected, not the observed ones): the interval always holds its start.
+    A start that was reserved stands only where none is expected: it is a bound that other groups keep to, planned with late ends.
     """
-    reserved = {each.group for each in state.round.reservations}
-    wanted = {each.group for each in found if each.start_ms is not None and each.group is not None} & reserved
-    expected_at = expected_starts(state, wanted, now) if wanted else {}
-    return [
-        each
-        if each.start_ms is None or each.group is None or (start := expected_at.get(each.group)) is None
-        else structs.replace(
-            each,
-            start_low_ms=min(start.low_ms, each.start_ms),
-            start_high_ms=max(start.high_ms, each.start_ms),
-        )
-        for each in found
-    ]
+    return [with_start(each, expected) for each in found]
+
+
+def with_start(each: Explanation, expected: Mapping[int, Starts]) -> Explanation:
+    """One of them."""
+    start = None if each.group is None else expected.get(each.group)
+    if start is None:
+        return each
+    found = structs.replace(
+        each,
+        start_ms=start.first.start_ms,
+        start_low_ms=start.first.low_ms,
+        start_high_ms=start.first.high_ms,
+    )
+    if start.last == start.first:
+        return found
+    return structs.replace(found, last_low_ms=start.last.low_ms, last_high_ms=start.last.high_ms)
 
 
 #: `first_reason` looks at so many stages of a workflow.

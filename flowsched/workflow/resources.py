@@ -180,6 +180,16 @@ def format_duration(milliseconds: int) -> str:
     return " ".join(f"{amount}{unit}" for amount, unit in amounts[first : first + 2] if amount)
 
 
+def format_span(low_ms: int, high_ms: int) -> str:
+    """Say from when until when something will come, counted from now, in one unit: "20-40 s", "3-5 min", "2-7 h"."""
+    unit_ms, unit = next(
+        (each for each in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")) if high_ms >= 2 * each[0]),
+        (1_000, "s"),
+    )
+    low, high = max(0, low_ms) // unit_ms, max(1, -(-high_ms // unit_ms))
+    return f"{low}-{high} {unit}" if low < high else f"{high} {unit}"
+
+
 def format_cpu(millicores: int) -> str:
     """Say millicores as cores: "4", "1.5", "0.25"."""
     whole, thousandths = divmod(millicores, 1000)

@@ -48,6 +48,10 @@ class WaitingView(View, kw_only=True):
     permanent: bool = (
         False  #: it never ends by itself: other nodes are needed, or a document that asks for less
     )
+    start_low_at: datetime | None = (
+        None  #: the first of these tasks starts between these two eight times of ten
+    )
+    start_high_at: datetime | None = None
 
 
 class WorkflowView(View, kw_only=True):
@@ -316,6 +320,10 @@ class ExplanationView(View, kw_only=True):
     start_at: datetime | None = None
     start_low_at: datetime | None = None  #: it starts between these two eight times of ten
     start_high_at: datetime | None = None
+    last_low_at: datetime | None = (
+        None  #: the same of the last of these tasks, where they start one after the other
+    )
+    last_high_at: datetime | None = None
     estimate: str = ""  #: how long one task is taken to run, and how that is known
     binds: list[str] = []  #: what keeps it by itself: "worker: memory", "queue night: cap cpu"
     suggestions: list[SuggestionView] = []  #: the cheapest first

@@ -11,6 +11,7 @@ import pytest
 from fake_service import BEGIN, stage_view, task_view, workflow_view
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -355,6 +356,16 @@ def test_a_list_of_workflows_at_three_widths() -> None:
     assert wide[3].split()[4:13] == ["0", "1", "running,", "2", "starting,", "3", "staging,", "40", "queued"]
     for width in (80, 100, 140):
         assert max(map(len, drawn(render.workflow_table(LISTED, now), width).splitlines())) <= width
+
+
+def test_a_list_says_when_what_waits_will_start() -> None:
+    """The interval of eight starts of ten, from now on, before the reason: it needs no column."""
+    low, high = (BEGIN + timedelta(minutes=minutes) for minutes in (13, 15))
+    waiting = structs.replace(WAITING, start_low_at=low, start_high_at=high)
+    view = structs.replace(LISTED[0], waiting=waiting)
+    assert drawn(render.workflow_table([view], BEGIN + timedelta(minutes=10)), 80).splitlines()[2] == (
+        "  align: starts in 3-5 min; no node has room; task needs 64 CPU and 128 GiB"
+    )
 
 
 def test_a_pipe_gets_everything_on_one_line() -> None:

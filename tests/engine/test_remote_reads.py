@@ -10,7 +10,7 @@ from msgspec import structs
 from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.data.remote_reads import end_reading, pin_sources, reads_remotely, sources
 from flowsched.engine.events import Stored
-from flowsched.engine.explain import expected_starts
+from flowsched.engine.forecast import expected_starts
 from flowsched.engine.recovery import reclaim
 from flowsched.engine.state.work import PodRef
 from flowsched.executor.nodes import NodeInfo
@@ -271,7 +271,7 @@ def test_starts_are_foretold_by_all_that_is_read() -> None:
     both = {"worker": {"replicas": 2, "command": ["x"], "resources": {"cpu": 4}}}
     on.submit("v", {"name": "g", "gang": True, "roles": both})
     (gang,) = (key for key, group in on.state.round.refused.items() if group.gang)
-    assert 140_000 < expected_starts(on.state, [gang], on.now)[gang].start_ms - on.now < 161_000
+    assert 140_000 < expected_starts(on.state, [gang], on.now)[gang].first.start_ms - on.now < 161_000
 
 
 def test_a_source_that_became_known_after_its_reader() -> None:

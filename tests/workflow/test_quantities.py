@@ -12,6 +12,7 @@ from flowsched.workflow.resources import (
     format_bytes,
     format_cpu,
     format_duration,
+    format_span,
     grow_memory,
     parse_bytes,
     parse_count,
@@ -207,3 +208,21 @@ def test_durations_are_said_in_two_units(milliseconds: int, said: str) -> None:
 def test_millicores_are_said_as_cores(millicores: int, said: str) -> None:
     """Without needless zeros."""
     assert format_cpu(millicores) == said
+
+
+@pytest.mark.parametrize(
+    ("low_ms", "high_ms", "said"),
+    [
+        (-5_000, 0, "0-1 s"),
+        (20_000, 40_000, "20-40 s"),
+        (100_000, 119_000, "100-119 s"),
+        (100_000, 120_000, "1-2 min"),
+        (200_000, 250_000, "3-5 min"),
+        (240_000, 240_000, "4 min"),
+        (7_200_000, 25_000_000, "2-7 h"),
+        (100_000_000, 400_000_000, "1-5 d"),
+    ],
+)
+def test_a_span_has_one_unit(low_ms: int, high_ms: int, said: str) -> None:
+    """The unit of which its end is at least two; the begin is rounded down, the end up."""
+    assert format_span(low_ms, high_ms) == said

@@ -18,6 +18,7 @@ from rich.text import Text
 from flowsched.cli.printing import terminal_text
 from flowsched.cli.printing.columns import Column, Columns
 from flowsched.workflow.memory import fitted_text
+from flowsched.workflow.resources import format_span
 from flowsched.workflow.views import (
     CacheView,
     ExplanationView,
@@ -230,13 +231,17 @@ def moving(counts: Mapping[str, int], groups: Sequence[str] = _MOVING) -> Text:
     return Text(", ").join(parts)
 
 
-def why(view: WorkflowView | StageView) -> Text | None:
-    """Why it waits, or ended as it did; None where there is nothing to say."""
+def why(view: WorkflowView | StageView, now: datetime | None = None) -> Text | None:
+    """Why it waits, or ended as it did; None where there is nothing to say. `now`: say in how long its first task starts, too."""
     waiting = view.waiting
     if waiting is None:
         return text(view.reason, "red" if view.state == "FAILED" else "dim") if view.reason else None
     stage = "" if isinstance(view, StageView) else f"{waiting.stage}: "
-    return text(f"{stage}{waiting.message}", "yellow")
+    start, low, high = "", waiting.start_low_at, waiting.start_high_at
+    if now is not None and low is not None and high is not None:
+        low_ms, high_ms = (round(1000 * (at - now).total_seconds()) for at in (low, high))
+        start = f"starts in {format_span(low_ms, high_ms)}; "
+    return text(f"{stage}{start}{waiting.message}", "yellow")
 
 
 def _first_sentence(reason: Text | None) -> Text | None:
@@ -269,7 +274,7 @@ def workflow_table(workflows: Sequence[WorkflowView], now: datetime, *, brief: b
         Column("QUEUE", lambda view: text(view.queue), rank=5, cut=True),
         *([Column("USER", lambda view: text(view.user), rank=3, cut=True)] if several else ()),
         Column("CREATED", lambda view: moment(view.created_at), rank=4),
-        note=lambda view: _first_sentence(why(view)),
+        note=lambda view: _first_sentence(why(view, now)),
     )
 
 
@@ -525,6 +530,9 @@ def explain_panel(explanations: Sequence[ExplanationView], now: datetime | None 
             low, high = moment(view.start_low_at), moment(view.start_high_at)
             if low != high:
                 parts.append(_below(Text(f"eight of ten such starts come between {low} and {high}", "dim")))
+        if view.last_low_at is not None and view.last_high_at is not None:
+            low, high = moment(view.last_low_at), moment(view.last_high_at)
+            parts.append(_below(Text(f"the last of them starts between {low} and {high}", "dim")))
         if view.estimate:
             parts.append(_below(Text(view.estimate, "dim")))
         if view.binds:

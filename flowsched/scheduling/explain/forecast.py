@@ -11,7 +11,9 @@ from runtime predictions).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import PlacementRequest, price
-from flowsched.scheduling.placement.gang import Ints
+from flowsched.scheduling.placement.gang import Ints, copies_of
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.reservations import (
@@ -49,20 +51,31 @@ GUESSED: Final = (
     *(300, 400, 480, 550, 610, 670, 730, 790, 860, 930, 1_000),
     *(1_080, 1_170, 1_270, 1_380, 1_500, 1_650, 1_850, 2_150, 2_600, 3_500),
 )
-#: Groups that are planned before the one that is asked for, at most, and pods of one bag.
-_AHEAD: Final = 24
-_PODS: Final = 16
+#: Groups that are planned in one call, at most, the first by order; those behind them get no start.
+MOST_GROUPS: Final = 48
+#: A bag is planned in so many parts at most: each part starts where all of it fits.
+_PARTS: Final = 16
+#: All parts that are planned in a scenario, times nodes (and these), at most: about a second of one core.
+_WORK: Final = 6_000
+_NODES_BESIDE: Final = 10
 
 #: (levels,) ms: how long it may take.
 Spread = Sequence[int]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """When a group is expected to start, in wall-clock ms: eight of ten times between `low` and `high`."""
+    """When a task is expected to start, in wall-clock ms: eight of ten times between `low` and `high`."""
 
     low_ms: int
     start_ms: int
     high_ms: int
+
+
+class Starts(msgspec.Struct, frozen=True):
+    """When the first task of a group that waits is expected to start, and its last one: of a gang all tasks start at once."""
+
+    first: Start
+    last: Start
 
 
 def guessed(runtime_ms: int) -> Spread:
@@ -74,15 +87,16 @@ def starts(
     snapshot: Snapshot,
     catalogue: Catalogue,
     waiting: Sequence[PodGroup],
-    wanted: Sequence[int],
+    wanted: Collection[int],
     spreads: Mapping[str, Spread],
     spread_of: Callable[[PodGroup], Spread | None],
     profile: Profile,
     now: int,
-) -> dict[int, Start]:
+) -> dict[int, Starts]:
     """The starts of some groups that wait.
 
-    It takes a tenth of a second for two hundred pods and a few gangs, so it runs only when a client asks.
+    It takes a tenth of a second for two hundred pods and a few gangs, and up to one or two seconds, so it runs only when a client
+    asks, and beside the event loop.
 
     Args:
         snapshot: Nodes and claims. Not modified.
@@ -95,13 +109,15 @@ def starts(
         now: The moment, wall-clock ms.
 
     Returns:
-        By key. A group that could never start, or stands too far behind, is not in it.
+        By key. A group that could never start, or stands behind those that are planned, is not in it: `MOST_GROUPS`, and fewer
+        where there are many nodes.
     """
     last = max((at for at, group in enumerate(waiting) if group.key in wanted), default=-1)
-    ahead = [group for group in waiting[: last + 1] if group.gang or group.key in wanted]
-    if len(ahead) < last + 1:  # bags count too, as far as they can be looked at
-        ahead = list(waiting[: last + 1])
-    ahead = ahead[:_AHEAD]
+    most = max(1, _WORK // (len(snapshot) + _NODES_BESIDE))
+    parts = [
+        min(_PARTS, most, 1 if g.gang else g.roles[0].count) for g in waiting[: min(last + 1, MOST_GROUPS)]
+    ]
+    ahead = waiting[: bisect_right(list(accumulate(parts)), most)]
     requests = [price(group, snapshot, catalogue, profile) for group in ahead]
     lengths = [np.array(spread_of(g) or guessed(runtime_of(g, profile))) for g in ahead]
     ledger = snapshot.ledger
@@ -110,21 +126,31 @@ def starts(
     amounts = ledger.amount[slots]
     if snapshot.devices.matter:
         amounts = np.hstack([amounts, ledger.devices_of(slots, snapshot.devices.width)])
-    found: dict[int, list[int]] = {}
+    found: dict[int, list[tuple[int, int]]] = {}
     for scenario in range(SCENARIOS):
         ends = _ends(snapshot, slots, tables, scenario, now)
         world = _World(snapshot, profile, Returns(ends, ledger.node[slots], amounts), now)
-        for request, length in zip(requests, lengths, strict=True):
-            level = _levels(np.array([request.group.key + (1 << 32)]), scenario)
-            runtime_ms = int(_value_at(length[None, :], level)[0])
-            begun = world.plan(request, max(1, runtime_ms))
+        for request, length, part in zip(requests, lengths, parts, strict=False):
+            begun = world.plan(request, _runtimes(request.group, length, part, scenario))
             if begun is not None and request.group.key in wanted:
                 found.setdefault(request.group.key, []).append(begun)
     return {
-        key: Start(*(sorted(each)[at] for at in (LOW, MIDDLE, HIGH)))
-        for key, each in found.items()
-        if len(each) == SCENARIOS
+        key: Starts(*(_interval(each) for each in zip(*pairs, strict=True)))
+        for key, pairs in found.items()
+        if len(pairs) == SCENARIOS
     }
+
+
+def _interval(moments: Sequence[int]) -> Start:
+    """(SCENARIOS,) starts, in any order."""
+    return Start(*(sorted(moments)[at] for at in (LOW, MIDDLE, HIGH)))
+
+
+def _runtimes(group: PodGroup, length: NDArray[np.int64], parts: int, scenario: int) -> list[int]:
+    """How long a gang takes in a scenario, or each of some pods of a bag, which stand for all."""
+    numbers = (np.int64(group.key) + (1 << 32)) * _PARTS + np.arange(parts)
+    values = _value_at(np.broadcast_to(length, (parts, len(LEVELS))), _levels(numbers, scenario))
+    return [max(1, int(each)) for each in values]
 
 
 class _World:
@@ -137,26 +163,50 @@ class _World:
         devices = self._room.hard(DEVICES) if snapshot.devices.matter else None
         self._line = Timeline(returns, rows, now, devices)
 
-    def plan(self, request: PlacementRequest, runtime_ms: int) -> int | None:
-        """Let a group start as early as it can; returns when. Of a bag its pods start one by one; the first counts."""
-        pods = 1 if request.group.gang else min(_PODS, request.tables[0].count)
-        least = request.at_least() if request.group.gang else request.wanting(1)
-        first = None
-        for _ in range(pods):
-            found = self._line.earliest(
-                request.axes,
-                least.tables,
-                self._planned_ms(request, runtime_ms),
-                lambda free: least.place(free, self._room, self._snapshot, self._profile),
-            )
-            if found is None:
-                return first
-            start, node_choices = found
-            first = start if first is None else first
-            for table, where in zip(least.tables, node_choices, strict=True):
-                amounts = amounts_of(len(self._snapshot.axes), request.axes, table, where)
-                self._line.allocate(start, start + runtime_ms, where.nodes, amounts)
-        return first
+    def plan(self, request: PlacementRequest, runtimes_ms: Sequence[int]) -> tuple[int, int] | None:
+        """Let a group start as early as it can, a bag in as many parts as there are runtimes.
+
+        A part of a large bag stands for some pods side by side, and for some that follow each other there.
+
+        Returns:
+            When its first pod starts, and its last one; None if it never can.
+        """
+        if request.group.gang:
+            begun = self._start(request.at_least(), runtimes_ms[0], 1)
+            return None if begun is None else (begun[0], begun[0])
+        left, first, last = request.tables[0].count, 0, 0
+        each = -(-left // len(runtimes_ms))
+        whole = [self._room.allocatable(axis) for axis in request.axes]
+        on_empty_nodes = int(copies_of(whole, request.tables[0], left).sum())
+        most = 1 if each == 1 else max(1, min(each, on_empty_nodes // len(runtimes_ms)))
+        for runtime_ms in runtimes_ms:
+            rounds = -(-each // most)
+            begun = self._start(request.wanting(min(most, left)), runtime_ms, rounds)
+            if begun is None:
+                return None
+            start, pods = begun
+            first = min(first or start, start)
+            left -= pods * rounds
+            last = max(last, start + runtime_ms * (rounds - 1))
+            if left <= 0:
+                break
+        return first, last
+
+    def _start(self, request: PlacementRequest, runtime_ms: int, rounds: int) -> tuple[int, int] | None:
+        """Allocate as much of the request as fits at the earliest moment. Returns this moment, and how many pods."""
+        found = self._line.earliest(
+            request.axes,
+            request.tables,
+            self._planned_ms(request, runtime_ms) * rounds,
+            lambda free: request.place(free, self._room, self._snapshot, self._profile),
+        )
+        if found is None:
+            return None
+        start, node_choices = found
+        for table, where in zip(request.tables, node_choices, strict=True):
+            amounts = amounts_of(len(self._snapshot.axes), request.axes, table, where)
+            self._line.allocate(start, start + runtime_ms * rounds, where.nodes, amounts)
+        return start, sum(len(where.nodes) for where in node_choices)
 
     def _planned_ms(self, request: PlacementRequest, runtime_ms: int) -> int:
         """A hole is chosen by the expected runtime, never by the runtime of the scenario."""

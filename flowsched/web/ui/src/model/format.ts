@@ -24,6 +24,13 @@ export function duration(ms: number): string {
   return `${minutes}m ${seconds % 60}s`;
 }
 
+/** When something comes that is expected between two moments: "starts in 3m 0s to 5m 0s; ". "" where nothing is expected. */
+export function startsIn(waiting: { start_low_at: string | null; start_high_at: string | null } | null, now: number): string {
+  if (!waiting?.start_low_at || !waiting.start_high_at) return "";
+  const [low, high] = [waiting.start_low_at, waiting.start_high_at].map((at) => duration(Math.max(0, Date.parse(at) - now)));
+  return `starts in ${low} to ${high}; `;
+}
+
 /** 12000 → "12,000". */
 export function count(amount: number): string {
   return amount.toLocaleString("en-US");

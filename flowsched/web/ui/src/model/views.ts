@@ -7,6 +7,8 @@ export interface Waiting {
   code: string;
   message: string;
   permanent: boolean;
+  start_low_at: string | null;
+  start_high_at: string | null;
 }
 
 export interface Workflow {

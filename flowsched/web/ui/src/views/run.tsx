@@ -7,7 +7,7 @@ import { Gantt } from "../components/gantt";
 import { Failure, Loading } from "../components/notes";
 import { StateBar, StateWord } from "../components/statebar";
 import { saidOf, useLive, useNow } from "../live";
-import { bytes, count, counted, duration, moment } from "../model/format";
+import { bytes, count, counted, duration, moment, startsIn } from "../model/format";
 import { ended, progress } from "../model/states";
 import { TaskTable } from "../model/tasks";
 import type { CacheFound, Explanation, FlowEvent, Stage, Workflow } from "../model/views";
@@ -181,7 +181,7 @@ function Heading({ run, stages, open }: { run: Workflow; stages: Stage[]; open: 
       <StateBar counts={run.counts} returned={run.returned} />
       {run.waiting && (
         <p class={run.waiting.permanent ? "note bad" : "note"}>
-          {counted(run.waiting.tasks, "task")} of <b>{run.waiting.stage}</b> {run.waiting.tasks === 1 ? "is" : "are"} {run.waiting.state}: {run.waiting.message}
+          {counted(run.waiting.tasks, "task")} of <b>{run.waiting.stage}</b> {run.waiting.tasks === 1 ? "is" : "are"} {run.waiting.state}: {startsIn(run.waiting, now)}{run.waiting.message}
           {run.waiting.permanent && ". This does not end by itself."}
         </p>
       )}

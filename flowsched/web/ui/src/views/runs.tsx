@@ -5,7 +5,7 @@ import { get } from "../api";
 import { Failure, Loading } from "../components/notes";
 import { StateBar, StateWord } from "../components/statebar";
 import { useLive, useNow } from "../live";
-import { count, duration, moment, shortId, since } from "../model/format";
+import { count, duration, moment, shortId, since, startsIn } from "../model/format";
 import { ended, progress } from "../model/states";
 import type { Workflow, WorkflowPage } from "../model/views";
 import { href } from "../router";
@@ -83,7 +83,7 @@ function Row({ run, users, now }: { run: Workflow; users: boolean; now: number }
     <tr>
       <td class="wide">
         <a href={href("runs", run.id)}>{run.name}</a> <code class="id">{shortId(run.id)}</code>
-        {why && <span class={run.waiting?.permanent || run.state === "FAILED" ? "why bad" : "why"}>{run.waiting ? `${run.waiting.stage}: ${why}` : why}</span>}
+        {why && <span class={run.waiting?.permanent || run.state === "FAILED" ? "why bad" : "why"}>{run.waiting ? `${run.waiting.stage}: ${startsIn(run.waiting, now)}${why}` : why}</span>}
       </td>
       <td><StateWord state={run.state} returned={run.returned} /></td>
       <td class="bar"><StateBar counts={run.counts} returned={run.returned} /> <span class="number">{count(done)}/{count(all || run.tasks)}</span></td>
