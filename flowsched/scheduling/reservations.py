@@ -353,7 +353,9 @@ class Timeline:
         size, axes = len(rows[0]), len(rows)
         self._most = max(64, min(_MOMENTS, _NUMBERS // (size * axes)))
         ends = _merged(np.maximum(returns.ends, now), self._most // 2)
-        moments = np.unique(np.concatenate([[now], ends]))
+        moments = np.unique(np.concatenate([[now], ends]), return_counts=True)[
+            0
+        ]  # as above: a list may ask for starts
         gained = np.zeros((len(moments), size, axes), dtype=np.int64)
         np.add.at(gained, (np.searchsorted(moments, ends), returns.nodes), returns.amounts[:, :axes])
         gained[0] += np.stack(rows, axis=1)
@@ -458,7 +460,7 @@ class Timeline:
 
 def _merged(ends: Ints, most: int) -> Ints:
     """(M,) the ends, of at most `most` different values, none earlier than it was."""
-    distinct = np.unique(ends)
+    distinct = np.unique(ends, return_counts=True)[0]
     if len(distinct) <= most:
         return ends
     stride = -(-len(distinct) // most)
