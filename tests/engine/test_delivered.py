@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flowsched.engine.predictor import expected_runtime
 from flowsched.engine.events import Accepted, LookedUp
+from flowsched.engine.predictor import expected_runtime
 from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
 from flowsched.engine.telemetry import relearn
@@ -215,7 +215,9 @@ def test_the_first_reader_gets_the_copy_too_if_it_still_waits() -> None:
     s.tell(shard(s, "w1"), after=60_000)
     assert sorted(s.last.lookups) == [("w0", 0), ("w1", 0)]
     looked_up(s, "w0", "w1")
-    assert copied(s) == [(VERSION, "n0", None)]  # tasks of unknown runtime are expected to end within ten minutes
+    assert copied(s) == [
+        (VERSION, "n0", None)
+    ]  # tasks of unknown runtime are expected to end within ten minutes
     s.end("fs-full-a-0-0")
     assert {"fs-w0-a-0-0", "fs-w1-a-0-0"} <= s.pods.keys()
 

@@ -97,8 +97,9 @@ def test_tasks_that_compute_for_longer_start_at_once() -> None:
 
 
 def test_cores_that_others_could_use_do_not_wait() -> None:
-    """Somebody waits who writes nothing: all start as they find room, since a core that waits for a disk is lost for him. One of whom
-    nothing is known does not count: he may write as well.
+    """Somebody waits who writes nothing: all start as they find room, since a core that waits for a disk is lost for him.
+
+    One of whom nothing is known does not count: he may write as well.
     """
     compute = {"name": "compute", "command": ["x"], "resources": {"cpu": 2}}
     for known, launched in ((True, 2), (False, 1)):
