@@ -235,6 +235,24 @@ def test_a_sentence_names_its_actor() -> None:
     assert {name: texts for name, texts in found.items() if texts} == {}
 
 
+#: The predictor and its parts: rates of disks, spreads of starts, text for people; and where samples are learned.
+ASKED = ("predictor", "io_demand", "forecast", "explain", "telemetry")
+
+
+def test_decisions_ask_the_predictor() -> None:
+    """Neither a document's estimate nor a learned amount is read by anything else that decides, but to see that it has changed."""
+    around = []
+    for name, tree in modules("engine", "scheduling"):
+        if name.removesuffix(".py").split("/")[-1] in ASKED:
+            continue
+        for each in ast.walk(tree):
+            if isinstance(each, ast.Attribute):
+                of = each.value.attr if isinstance(each.value, ast.Attribute) else ""
+                if each.attr in ("estimate", "says_io") or (of == "estimates" and each.attr != "known_of"):
+                    around.append((name, each.lineno, each.attr))
+    assert around == []
+
+
 def test_only_moves_assigns_a_task_state() -> None:
     """And rebuilding from rows: everything else goes through the table."""
     for name, tree in modules():
