@@ -1,7 +1,8 @@
 """Reservations: when room will be free, and the start reserved for a group that must wait (EASY backfill).
 
-Ends are estimates. An unknown runtime counts as the profile's default. An overdue task is expected to end soon, and the later
-the longer it has already run, so that a wrong estimate delays a reserved start by little and often instead of for ever.
+Ends are estimates. An unknown runtime counts as the profile's default, and once it is over as long again as the task has run; where
+a promise depends on it, as an hour. An overdue task is expected to take as long again as it is overdue, so that a wrong estimate
+delays a reserved start by little and often instead of for ever.
 
 Source: Lifka 1995 (EASY).
 """
@@ -31,6 +32,8 @@ T = TypeVar("T")
 RELEASING_MS: Final = 10_000
 #: An overdue pod is expected to run for another tenth of its runtime so far, and at least for this long.
 OVERDUE_MS: Final = 1_000
+#: How long a task of unknown runtime may well run: one that is backfilled must not delay a reserved start.
+LONG_UNKNOWN_MS: Final = 3_600_000
 
 
 class Taken(msgspec.Struct, frozen=True, eq=False):
@@ -186,6 +189,7 @@ def expected_ends(
     since, until = ledger.since[slots], ledger.until[slots]
     if late:
         until = np.where(ledger.late[slots] == UNKNOWN, until, ledger.late[slots])
+        default_runtime_ms = max(default_runtime_ms, LONG_UNKNOWN_MS)
     ends = np.where(until == UNKNOWN, since + default_runtime_ms, until)
     elapsed = np.maximum(now - since, 0)
     again = np.where(until == UNKNOWN, elapsed, now - ends)
@@ -219,6 +223,8 @@ def runtime_of(group: PodGroup, profile: Profile) -> int:
 
 def longest_of(group: PodGroup, profile: Profile) -> int:
     """How long it may well run, in ms: a group that is backfilled before a reserved start must not delay that start."""
+    if group.high_ms is None and group.runtime_ms is None:
+        return max(profile.default_runtime_ms, LONG_UNKNOWN_MS)
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
 
 
