@@ -124,7 +124,7 @@ def _give_back(
     ledger = snapshot.ledger
     claimed = (ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING)
     rows = np.flatnonzero(claimed & there[ledger.node])
-    ended = rows[expected_ends(snapshot, rows, default_ms, now) <= start_ms]
+    ended = rows[expected_ends(snapshot, rows, default_ms, now, late=True) <= start_ms]
     np.add.at(freed, ledger.node[ended], ledger.amount[ended])
 
 

@@ -187,11 +187,13 @@ def _corrected(
     state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
 ) -> Demand | None:
     """The declared disk use of a task over its runtime as it was observed, where that is far from the declared one; else None."""
-    declared = declared_demand(stage.spec, 0)
+    declared, io = declared_demand(stage.spec, 0), traffic_of(stage.spec, 0)
+    if io.read_rate or io.write_rate:
+        return None
     expected_ms, _ = expected_runtime(state, run, stage, inputs)
     if not declared.rate or expected_ms == stage.spec.estimate.runtime_ms:
         return None
-    return declared._replace(rate=rounded(io_rate(traffic_of(stage.spec, 0), expected_ms)))
+    return declared._replace(rate=rounded(io_rate(io, expected_ms)))
 
 
 def correction(state: EngineState, kind: tuple[str, str]) -> int:
@@ -204,7 +206,7 @@ def demand_text(state: EngineState, run: WorkflowRun, stage: StageRun, inputs: t
     """Text for users, to follow that of the runtime; "" where nothing was learned that counts."""
     demand = learned_demand(state, run, stage, inputs)
     moved = state.work.estimates.trend(*run.spec.kind_of(stage.spec), DISK)
-    if demand is None or moved is None:
+    if demand is None or moved is None or not demand.learned:
         return ""
     factor = correction(state, run.spec.kind_of(stage.spec))
     text = f"; {quantity('io', demand.rate)} are counted for it, learned from {moved.samples} that ended"

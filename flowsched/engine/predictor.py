@@ -14,13 +14,15 @@ from typing import Final
 
 from flowsched.engine.data.inputs import read_bytes
 from flowsched.engine.state import EngineState
-from flowsched.workflow.estimates import UNKNOWN_MS, WRITTEN, typical_ms
+from flowsched.workflow.estimates import LONGEST_MS, UNKNOWN_MS, WRITTEN, typical_ms
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 #: The bytes that a shard of unknown outputs is taken to write. A link of 1 Gbit/s brings them in less than the shortest time for
 #: which a task waits (`Profile.shortest_wait_ms`). WOW's five workflows without estimates, ÷ WOW: 0.68 with 0, 0.65 with 50 MB,
 #: 0.69 with 200 MB, 0.79 with 1 GB.
 UNKNOWN_BYTES: Final = 50_000_000
+#: Outputs of wider stages are not guessed: by gather nodes their shards are offered one by one.
+_GUESSED: Final = 512
 #: A user's word of a runtime that is wrong by this factor says less than the tasks that have ended.
 _FAR: Final = 2
 
@@ -30,8 +32,8 @@ def expected_runtime(
 ) -> tuple[int | None, int | None]:
     """The runtime of a task that reads these datasets, and a high quantile of it, in ms; None where nothing is known.
 
-    The user's estimate, unless tasks of its kind have shown that it is far from the truth; else the learned one, without the time
-    that others took on the same disk. The high one is never below it: other groups may have to wait that long.
+    The user's estimate, unless tasks have shown that it is far from the truth; else the learned one, without the time that others
+    took on the same disk. The high one is never below either, nor below the user's: other groups may have to wait that long.
     """
     declared_ms, estimates = stage.spec.estimate.runtime_ms, state.work.estimates
     kind = run.spec.kind_of(stage.spec)
@@ -39,14 +41,19 @@ def expected_runtime(
     observed_ms = None if declared_ms is None else estimates.as_declared_ms(*kind, declared_ms)
     far = declared_ms is not None and observed_ms is not None and is_far(declared_ms, observed_ms)
     if not known:
-        return observed_ms if far else declared_ms, None
+        return (observed_ms, declared_ms) if far else (declared_ms, None)
     if declared_ms is not None and not far:
         high = estimates.high_declared_ms(*kind, declared_ms)
         return declared_ms, high if high is not None and high > declared_ms else None
     size = read_bytes(state.cluster.catalogue, run, stage, inputs)
-    wall_ms, alone_ms = estimates.runtime_ms(*kind, size), _alone_ms(state, run, stage, size)
-    shorter = wall_ms if wall_ms is None or alone_ms is None else min(wall_ms, alone_ms)
-    return shorter, estimates.high_ms(*kind, size)
+    high = estimates.high_ms(*kind, size)
+    if declared_ms is not None:  # what is promised still depends on it
+        high = max(declared_ms, high or 0)
+    return _capped(_unshared_ms(state, run, stage, size)), _capped(high)
+
+
+def _capped(runtime_ms: int | None) -> int | None:
+    return None if runtime_ms is None else min(runtime_ms, LONGEST_MS)
 
 
 def is_far(declared_ms: int, observed_ms: int) -> bool:
@@ -54,13 +61,13 @@ def is_far(declared_ms: int, observed_ms: int) -> bool:
     return observed_ms >= declared_ms * _FAR or declared_ms >= observed_ms * _FAR
 
 
-def _alone_ms(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> int | None:
-    """The learned runtime of a task with a disk for itself; None where that is not known, or its roles differ."""
-    disk = fastest_disk(state)
+def _unshared_ms(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> int | None:
+    """The learned runtime of a task, without the time of others on its disk where that is known."""
+    kind, disk = run.spec.kind_of(stage.spec), fastest_disk(state)
     if not disk or len(stage.spec.roles) > 1:
-        return None
+        return state.work.estimates.runtime_ms(*kind, input_bytes)
     cores = -(-stage.spec.roles[0].resources.cpu_millicores // 1000)
-    return state.work.estimates.alone_ms(*run.spec.kind_of(stage.spec), input_bytes, cores, disk)
+    return state.work.estimates.unshared_ms(*kind, input_bytes, cores, disk)
 
 
 def fastest_disk(state: EngineState) -> int:
@@ -104,8 +111,15 @@ def written_bytes(
         return learned
     declared = stage.spec.estimate.output_bytes
     if declared is None:
-        return UNKNOWN_BYTES if inputs is None else 0
+        return UNKNOWN_BYTES if inputs is None and stage.spec.width <= _GUESSED else 0
     return declared
+
+
+def knows_written(state: EngineState, run: WorkflowRun, stage: StageRun) -> bool:
+    """Whether `written_bytes` is more than a guess."""
+    names = (run.outputs.get((stage.number, out.name)) for out in stage.spec.outputs)
+    known = stage.spec.estimate.output_bytes is not None or any(names)
+    return known or state.work.estimates.output_bytes(*run.spec.kind_of(stage.spec)) is not None
 
 
 def call_bytes(state: EngineState, kind: tuple[str, str]) -> int:

@@ -18,7 +18,7 @@ from flowsched.engine.evictions import as_drained
 from flowsched.engine.pacing import delayed, left
 from flowsched.engine.pod_orders import default_timeout_ms
 from flowsched.engine.state.work import PodRef
-from flowsched.engine.telemetry import learn, note_load, sharing
+from flowsched.engine.telemetry import learn, note_load, shared_ms
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.nodes import LoadMeasured
 from flowsched.executor.protocol import (
@@ -197,8 +197,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         source = f"the document states none, so it has that of queue {run.spec.queue} (default_timeout_ms of its profile)"
         event = structs.replace(event, message=f"{event.message}; {source}" if event.message else source)
     if event.usage.disk_bytes > 0:
-        beside = sharing(recorder, event.name, event.usage.disk_bytes)
-        event = structs.replace(event, usage=structs.replace(event.usage, sharing=beside))
+        shared = shared_ms(recorder, event.name, event.usage.disk_bytes)
+        event = structs.replace(event, usage=structs.replace(event.usage, shared_ms=shared))
     node = state.cluster.snapshot.names[int(stage.node[ref.task])]
     words = event.message or _taken_away(stage, ref.task, event.reason)
     room = _room_of(recorder, stage, ref.task, ran, event)

@@ -28,7 +28,7 @@ from flowsched.scheduling.policy.framework import BURSTS, Storage
 from flowsched.scheduling.state.claims import UNKNOWN, ClaimKind
 from flowsched.scheduling.state.snapshot import IO
 from flowsched.values import replace
-from flowsched.workflow.estimates import DISK, UNMEASURED, Measured
+from flowsched.workflow.estimates import DISK, LONGEST_MS, UNMEASURED, Measured
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 #: A fifth and five times, in per mille.
@@ -41,8 +41,6 @@ _FAST: Final = 4
 _TRIFLE: Final = 16
 #: So many kinds have a factor at most.
 _KINDS: Final = 20_000
-#: No task is expected to run for longer (two years).
-_LONGEST_MS: Final = 1 << 36
 _WAYS: Final = ("read", "write")
 
 Kind = tuple[str, str]
@@ -207,34 +205,38 @@ def learn(
     if stage.spec.estimate.runtime_ms is not None:
         measured = measured._replace(declared_ms=stage.spec.estimate.runtime_ms)
     kind = run.spec.kind_of(stage.spec)
-    if state.work.estimates.samples(*kind) == 0:
-        _expect_others(recorder, kind, max(1, ran_ms), stage.spec.estimate.runtime_ms)
+    first = state.work.estimates.samples(*kind) == 0
     before = state.work.estimates.learn(*kind, max(1, ran_ms), measured, outputs)
     recorder.statement.undo_with(lambda: state.work.estimates.recall(before))
+    if first:
+        _expect_others(recorder, kind, max(1, ran_ms), stage.spec.estimate.runtime_ms)
 
 
 def _expect_others(recorder: Recorder, kind: Kind, ran_ms: int, declared_ms: int | None) -> None:
     """The first task of a kind has ended: those that run are expected to take as long, unless their document is about right.
 
-    Where it is not, tasks of the workflow's other kinds are expected to take longer, or shorter, by the same factor.
+    Where it is not, tasks of the workflow's other kinds are expected to take what the words of its author are worth.
     """
     state, ledger = recorder.state, recorder.state.cluster.snapshot.ledger
     far = declared_ms is not None and is_far(declared_ms, ran_ms)
     if declared_ms is not None and not far:
         return
     ends = {}
-    for slot in np.flatnonzero(ledger.kind == ClaimKind.RUNNING).tolist():
-        theirs, since, until = (
-            _kind_of(state, ledger.owner[slot]),
-            int(ledger.since[slot]),
-            int(ledger.until[slot]),
-        )
-        if theirs == kind and (far or until == UNKNOWN):
-            ends[slot] = since + ran_ms
-        elif far and theirs is not None and theirs[0] == kind[0] and until != UNKNOWN:
-            ratio_known = declared_ms is not None and not state.work.estimates.samples(*theirs)
-            span = (until - since) * ran_ms // declared_ms if ratio_known and declared_ms else until - since
-            ends[slot] = since + min(span, _LONGEST_MS)
+    for slot in np.flatnonzero(
+        (ledger.kind == ClaimKind.RUNNING) & (far | (ledger.until == UNKNOWN))
+    ).tolist():
+        ref = state.work.pods.get(ledger.owner[slot])
+        run = None if ref is None else state.work.runs.get(ref.workflow)
+        if ref is None or run is None:
+            continue
+        stage = run.stages[ref.stage].spec
+        theirs, said_ms = run.spec.kind_of(stage), stage.estimate.runtime_ms
+        if theirs == kind:
+            ends[slot] = int(ledger.since[slot]) + min(ran_ms, LONGEST_MS)
+        elif theirs[0] == kind[0] and said_ms is not None and not state.work.estimates.samples(*theirs):
+            worth = state.work.estimates.as_declared_ms(*theirs, said_ms)
+            if worth is not None and is_far(said_ms, worth):
+                ends[slot] = int(ledger.since[slot]) + worth
     slots, before = list(ends), ledger.until[list(ends)]
     recorder.statement.undo_with(lambda: ledger.until.put(slots, before))
     ledger.until[slots] = list(ends.values())
@@ -271,12 +273,12 @@ def _measured(size: int, used: Usage, outputs: Mapping[str, int]) -> Measured:
         used.max_rss_bytes or UNMEASURED,
         sum(outputs.values()) if outputs else UNMEASURED,
         disk_bytes=used.disk_bytes,
-        sharing=used.sharing,
+        shared_ms=used.shared_ms,
     )
 
 
-def sharing(recorder: Recorder, pod: str, disk_bytes: int) -> int:
-    """The bytes that pods beside one that ends move to and from its node's disk at the same time, per mille of its own.
+def shared_ms(recorder: Recorder, pod: str, disk_bytes: int) -> int:
+    """The time that a node's disk takes for the bytes which pods beside one that ends move at the same time.
 
     The nearer two pods start to each other, within the time that the disk takes for the bytes of one, the more they use it at once.
     Pods of its kind are taken to move what it moved, and others what was learned of them.
@@ -286,17 +288,17 @@ def sharing(recorder: Recorder, pod: str, disk_bytes: int) -> int:
     slot = ledger.slot_of(pod)
     rate = 0 if slot is None else int(snapshot.disk_rate[ledger.node[slot]])
     kind = _kind_of(state, pod)
-    if slot is None or kind is None or not rate:
+    own_ms = disk_bytes * 1000 // rate if rate else 0
+    if slot is None or kind is None or not own_ms:
         return 0
-    own_ms, beside = disk_bytes * 1000 // rate, 0
-    apart = np.abs(ledger.since - ledger.since[slot])
+    apart, beside = np.abs(ledger.since - ledger.since[slot]), 0
     near = (ledger.node == ledger.node[slot]) & (ledger.kind == ClaimKind.RUNNING) & (apart < own_ms)
     for other in np.flatnonzero(near).tolist():
         theirs = None if other == slot else _kind_of(state, ledger.owner[other])
         if theirs is not None:
             moved = disk_bytes if theirs == kind else state.work.estimates.bytes_of(*theirs, DISK)
             beside += moved * (own_ms - int(apart[other])) // own_ms
-    return beside * PER_MILLE // disk_bytes
+    return beside * 1000 // rate
 
 
 def _kind_of(state: EngineState, pod: str) -> Kind | None:

@@ -260,7 +260,7 @@ class Usage(msgspec.Struct, frozen=True):
     bytes_moved: int = 0  #: input bytes that were copied to the node for it, or that it read from another one
     disk_bytes: int = -1  #: of the bytes read and written, those of disks; -1 = not measured
     occupied_bytes: int = 0  #: that its files occupied when a container task ended; 0 = not measured
-    sharing: int = 0  #: disk bytes of pods beside it meanwhile, per mille of its own; the engine counts them, no executor
+    shared_ms: int = 0  #: that its disk took for the bytes of pods which started with it; the engine counts it, no executor
 
 
 # Reports of an executor. `at_ms` is wall-clock ms where it happened; nodes have clocks of their own, which may be wrong.

@@ -30,7 +30,7 @@ from flowsched.scheduling.queues.fair_share import FairShareOrder
 from flowsched.scheduling.queues.ordering import Promotions, pop_reserved, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap, over_quota
-from flowsched.scheduling.reservations import runtime_of
+from flowsched.scheduling.reservations import OVERDUE_MS, runtime_of
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
@@ -123,7 +123,8 @@ class _Cycle:
     def waits_until(self) -> int | None:
         """When the first group that waits for a full node was expected to have it: what it waits for may run longer than that."""
         waits = (each.start_ms for each in self.reasons if each.code is ReasonCode.WAITING_FOR_LOCALITY)
-        return min((start for start in waits if start is not None and start > self.state.now), default=None)
+        latest = self.state.now + OVERDUE_MS
+        return min((max(start, latest) for start in waits if start is not None), default=None)
 
     def placements(self) -> tuple[Placement, ...]:
         """The placements decided so far, each with the priority steps that its group had gained by waiting."""

@@ -21,7 +21,7 @@ from flowsched.scheduling.placement.cost_table import PlacementRequest
 from flowsched.scheduling.placement.gang import CostTable, Ints, NodeChoice
 from flowsched.scheduling.plan import Reservation
 from flowsched.scheduling.pod_group import PodGroup
-from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.policy.framework import UNKNOWN_RUNTIME_MS, Profile
 from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
 from flowsched.scheduling.state.gpus import DEVICES, copies_by_device
 from flowsched.scheduling.state.snapshot import IO, Snapshot
@@ -189,7 +189,7 @@ def expected_ends(
     since, until = ledger.since[slots], ledger.until[slots]
     if late:
         until = np.where(ledger.late[slots] == UNKNOWN, until, ledger.late[slots])
-        default_runtime_ms = max(default_runtime_ms, LONG_UNKNOWN_MS)
+        default_runtime_ms = long_unknown_ms(default_runtime_ms)
     ends = np.where(until == UNKNOWN, since + default_runtime_ms, until)
     elapsed = np.maximum(now - since, 0)
     again = np.where(until == UNKNOWN, elapsed, now - ends)
@@ -221,10 +221,15 @@ def runtime_of(group: PodGroup, profile: Profile) -> int:
     return profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
 
 
+def long_unknown_ms(default_runtime_ms: int) -> int:
+    """How long a task of unknown runtime may well run: an hour, or what a profile says instead of the minute."""
+    return LONG_UNKNOWN_MS if default_runtime_ms == UNKNOWN_RUNTIME_MS else default_runtime_ms
+
+
 def longest_of(group: PodGroup, profile: Profile) -> int:
     """How long it may well run, in ms: a group that is backfilled before a reserved start must not delay that start."""
     if group.high_ms is None and group.runtime_ms is None:
-        return max(profile.default_runtime_ms, LONG_UNKNOWN_MS)
+        return long_unknown_ms(profile.default_runtime_ms)
     return runtime_of(group, profile) if group.high_ms is None else group.high_ms
 
 

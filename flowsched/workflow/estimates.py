@@ -188,6 +188,8 @@ KINDS: Final = 20_000
 FEW: Final = 950
 #: The assumed runtime of a task if no similar task was observed, in ms.
 UNKNOWN_MS: Final = 60_000
+#: No task is expected to run for longer (two years): moments fit 64 bits.
+LONGEST_MS: Final = 1 << 36
 #: In a sample: it was not measured.
 UNMEASURED: Final = -1
 
@@ -196,8 +198,8 @@ class Measured(NamedTuple):
     """The measurements of one task beside its runtime. `UNMEASURED` where it was not measured.
 
     `output_bytes` is all it wrote for others, `declared_ms` the runtime that its user declared, `read_bytes` and `written_bytes`
-    all that its processes moved, `disk_bytes` the part of that which went to and from disks: the rest lay in memory. `sharing`
-    is what pods beside it moved to and from the same disk meanwhile, per mille of its own.
+    all that its processes moved, `disk_bytes` the part of that which went to and from disks: the rest lay in memory. `shared_ms`
+    is the time that its disk took for the bytes of pods that started with it.
     """
 
     input_bytes: int = 0
@@ -208,14 +210,14 @@ class Measured(NamedTuple):
     output_bytes: int = UNMEASURED
     declared_ms: int = UNMEASURED
     disk_bytes: int = UNMEASURED
-    sharing: int = 0
+    shared_ms: int = 0
 
 
 #: A time, and nothing else.
 NOTHING: Final = Measured()
 
 #: Columns of a sample: the input bytes, the runtime, and the others as in `Measured`.
-INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, DECLARED, DISK, SHARING = range(10)
+INPUT, RUNTIME, CPU, READ, WRITTEN, MEMORY, OUTPUT, DECLARED, DISK, SHARED = range(10)
 _WIDTH: Final = 10
 
 #: Workflow and stage; a third name where it is one output of several; the workflow alone for the words of its author.
@@ -227,13 +229,14 @@ Before = Sequence[tuple[Kind, "array[int]"]]
 class Estimates:
     """Learned amounts by kind."""
 
-    __slots__ = ("_requests", "_samples", "_trends", "_waits")
+    __slots__ = ("_requests", "_samples", "_trends", "_waits", "_words")
 
     def __init__(self) -> None:
         self._samples: dict[Kind, array[int]] = {}
         self._trends: dict[Kind, dict[int, Trend | None]] = {}
         #: asked, waiting, input beyond the known ones -> `memory_request`
         self._requests: dict[Kind, dict[tuple[int, int, int], int]] = {}
+        self._words: dict[Kind, int] = {}  #: of workflows -> `_word`
         self._waits: dict[Kind, tuple[int, int, int]] = {}  #: cores, disk rate -> `_wait_ms`
 
     # ---- learning ----
@@ -289,6 +292,7 @@ class Estimates:
         self._trends.pop(kind, None)
         self._requests.pop(kind, None)
         self._waits.pop(kind, None)
+        self._words.pop(kind, None)
 
     def recall(self, before: Before) -> None:
         """Undo `learn`."""
@@ -330,9 +334,9 @@ class Estimates:
         """How many of a kind are remembered."""
         return len(self._samples.get((workflow, stage), ())) // _WIDTH
 
-    def known_of(self, workflow: str, stage: str) -> Sequence[int] | None:
+    def known_of(self, workflow: str, stage: str) -> Sequence[int] | int | None:
         """All that was learned of a kind, as one value: while it is the same object, each answer about the kind is the same."""
-        return self._samples.get((workflow, stage)) or self._samples.get((workflow,))
+        return self._samples.get((workflow, stage)) or self._word(workflow)
 
     def typical_size(self, workflow: str, stage: str) -> int | None:
         """The bytes that the median task of a kind read; None where that was never measured."""
@@ -355,21 +359,29 @@ class Estimates:
         return None if trend is None else trend.high(declared_ms, FEW)
 
     def as_declared_ms(self, workflow: str, stage: str, declared_ms: int) -> int | None:
-        """The runtime of a task with this declared one; None if neither its kind nor any of its workflow ever declared one.
+        """The runtime of a task with this declared one; None if too few tasks say how good the words of its author are.
 
-        Before the first of a kind has ended, others of its workflow say how good the words of its author are.
+        Those are the tasks of its kind; before the first of these has ended, at least `ENOUGH` of its workflow's other kinds.
         """
         if (workflow, stage) in self._samples:
-            trend = self.trend(workflow, stage, DECLARED)
-            return None if trend is None else trend.at(declared_ms)
-        samples = self._samples.get((workflow,))
-        if samples is None:
+            trend = self.trend(workflow, stage, DECLARED)  # else they were relearned, or declared none
+            found = self.runtime_ms(workflow, stage) if trend is None else trend.at(declared_ms)
+        else:
+            word = self._word(workflow)
+            found = None if word is None else word * declared_ms // PER_MILLE
+        return None if found is None else min(max(1, found), LONGEST_MS)
+
+    def _word(self, workflow: str) -> int | None:
+        """The middle ratio of observed to declared runtimes of a workflow, per mille; None from fewer than `ENOUGH` tasks."""
+        samples = self._samples.get((workflow,), ())
+        if len(samples) < ENOUGH * _WIDTH:
             return None
-        ratios = sorted(
-            ran * _FINE // said
-            for ran, said in zip(samples[RUNTIME::_WIDTH], samples[DECLARED::_WIDTH], strict=True)
-        )
-        return _middle(ratios) * declared_ms // _FINE
+        if (workflow,) not in self._words:
+            pairs = zip(samples[RUNTIME::_WIDTH], samples[DECLARED::_WIDTH], strict=True)
+            word = max(1, _middle(sorted(ran * PER_MILLE // said for ran, said in pairs)))
+            shift = max(0, word.bit_length() - 3)  # waiting tasks are not outdated by each task that ends
+            self._words[workflow,] = word >> shift << shift
+        return self._words[workflow,]
 
     def weight_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
         """The median and half a standard deviation, for priorities: a task that may take long begins early."""
@@ -440,9 +452,22 @@ class Estimates:
         """Bytes that went to and from disks; None where that was never measured."""
         return self._expected(workflow, stage, DISK, input_bytes)
 
+    def unshared_ms(
+        self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int
+    ) -> int | None:
+        """Its runtime less the time that its disk took for the bytes of others, as far as samples had such a time; None before the
+        first has finished.
+        """
+        wall_ms = self.runtime_ms(workflow, stage, input_bytes)
+        alone_ms = self.alone_ms(workflow, stage, input_bytes, cores, disk_rate)
+        if wall_ms is None or alone_ms is None:
+            return wall_ms
+        shared_ms = max(self._samples[workflow, stage][SHARED::_WIDTH])
+        return min(wall_ms, max(alone_ms, wall_ms - shared_ms))
+
     def alone_ms(self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int) -> int | None:
-        """Its runtime where it has a disk of `disk_rate` bytes/s for itself: its CPU time, its moving of bytes, and the waits that
-        both do not explain, such as those of a start. None where CPU time or disk bytes were never measured.
+        """The time that it needs beside a disk of `disk_rate` bytes/s which it has for itself: its CPU time, its moving of bytes,
+        and the waits that both do not explain, such as those of a start. None where CPU time or disk bytes were never measured.
         """
         cpu = self.cpu_ms(workflow, stage, input_bytes)
         moved = self.disk_bytes(workflow, stage, input_bytes)
@@ -466,10 +491,10 @@ class Estimates:
         known = self._waits.get(kind)
         if known is None or known[:2] != (cores, disk_rate):
             samples = self._samples[kind]
-            columns = (samples[column::_WIDTH] for column in (RUNTIME, CPU, DISK, SHARING))
+            columns = (samples[column::_WIDTH] for column in (RUNTIME, CPU, DISK, SHARED))
             waits = (
-                max(0, runtime - cpu // cores - moved * (1000 + sharing) // disk_rate)
-                for runtime, cpu, moved, sharing in zip(*columns, strict=True)
+                max(0, runtime - cpu // cores - moved * 1000 // disk_rate - shared)
+                for runtime, cpu, moved, shared in zip(*columns, strict=True)
                 if min(runtime, cpu, moved) >= 0
             )
             known = self._waits[kind] = cores, disk_rate, min(waits, default=0)

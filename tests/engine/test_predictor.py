@@ -53,26 +53,30 @@ def test_tasks_that_started_later_than_its_bytes_take_did_not_share_the_disk() -
 
 
 def test_the_first_that_ends_says_when_the_others_will() -> None:
-    """Nothing was known when three began: the fourth is to start a minute after them. One ends after 20 s; the others will, too."""
+    """Nothing was known when three began: the fourth is promised a start in an hour. One ends after 20 s; the others will, too."""
     on = Scene(node(cpu=3))
     on.submit("w", stage("a", 3))
     on.start(*sorted(on.pods))
     on.submit("big", stage("b", resources={"cpu": 3}))
-    assert [each.start_ms for each in on.state.round.reservations] == [61_000]
+    assert [each.start_ms for each in on.state.round.reservations] == [3_601_000]
     ends(on, "fs-w-a-0-0", 20_000)
     assert [each.start_ms < 30_000 for each in on.state.round.reservations] == [True]
 
 
 def test_a_word_that_tasks_contradict_yields_to_them() -> None:
-    """A document says 100 s. Its tasks take 1 s: so those of the same kind are expected to, and those of another kind of which the
-    same document says 50 s about half a second. A word that is wrong by less than two stands.
+    """A document says 100 s. Its tasks take 1 s: so those of the same kind are expected to, and after five of them those of
+    another kind of which the same document says 50 s half a second. Promises depend on the word still. A word that is wrong by less
+    than two stands.
     """
     on = Scene(node(cpu=1))
-    on.submit("w", stage("a", 3, estimate={"runtime": "100s"}), stage("b", estimate={"runtime": "50s"}))
+    on.submit("w", stage("a", 6, estimate={"runtime": "100s"}), stage("b", estimate={"runtime": "50s"}))
     assert (runtime(on, "w"), runtime(on, "w", 1)) == (100_000, 50_000)
-    on.start("fs-w-a-0-0")
-    ends(on, "fs-w-a-0-0", 1_000)
-    assert (runtime(on, "w"), runtime(on, "w", 1)) == (1_000, 499)
+    for task in range(5):
+        on.start(f"fs-w-a-{task}-0")
+        ends(on, f"fs-w-a-{task}-0", 1_000)
+        assert (runtime(on, "w"), runtime(on, "w", 1)) == (1_000, 500 if task == 4 else 50_000)
+    run = on.runs["w"]
+    assert expected_runtime(on.state, run, run.stages[1], ()) == (500, 50_000)
     on.submit("v", stage("a", estimate={"runtime": "1500ms"}))
     assert runtime(on, "v") == 1_500
 
@@ -137,3 +141,28 @@ def test_a_wait_for_a_full_node_is_looked_at_again_when_it_should_have_ended() -
         on.tell()
     assert 2 <= len(moments) < 20
     assert on.last.transfers[0].dest == ({"n0", "n1"} - {order.dest}).pop()
+
+
+def test_a_word_that_is_wrong_beyond_all_measure_is_bounded() -> None:
+    """A millisecond was said of ten hours, and ten years of the next: moments still fit 64 bits, and the step goes on."""
+    on = Scene(node(cpu=1))
+    on.submit(
+        "w",
+        stage("a", 5, estimate={"runtime": "1ms"}),
+        stage("b", needs=["a"], estimate={"runtime": "3650d"}),
+    )
+    for task in range(5):
+        on.start(f"fs-w-a-{task}-0")
+        ends(on, f"fs-w-a-{task}-0", 36_000_000)
+    assert on.launched == ["fs-w-b-0-0"]
+    assert runtime(on, "w", 1) == 1 << 36
+
+
+def test_a_task_that_nobody_disturbed_takes_what_it_took() -> None:
+    """It asks for eight cores, uses one, and waits for a network: no time of others is taken off, however little it computes."""
+    on = Scene(node(cpu=8, disk_rate=100 * MB))
+    on.submit("w", stage("a", 4, resources={"cpu": 8}))
+    for task, took in enumerate((600_000, 900_000, 1_000_000)):
+        on.start(f"fs-w-a-{task}-0")
+        ends(on, f"fs-w-a-{task}-0", took, MB, cpu_ms=1_000)
+    assert runtime(on, "w") == 900_000

@@ -12,6 +12,7 @@ from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.pod_group import Home, PodGroup, Shape
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.reservations import expected_ends
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -519,11 +520,17 @@ def test_long_work_starts_beside_what_is_promised() -> None:
 
 
 def test_ends_that_are_not_known_or_overdue_are_guessed() -> None:
-    """Unknown: a minute from its start, then as long again as it has run. Overdue: as long as it is overdue."""
+    """Unknown: a minute from its start, then as long again as it has run; where a promise depends on it, an hour, or what the profile
+    says. Overdue: as long as it is overdue.
+    """
     snapshot = cluster(1)
     run(snapshot, "unknown", 0, 1)
-    assert decide(snapshot, gang(1, 1), now=20 * SECOND).reservations[0].start_ms == 60 * SECOND
-    assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == 2 * NOW
+    slots = np.flatnonzero(snapshot.ledger.kind == ClaimKind.RUNNING)
+    ends = [int(expected_ends(snapshot, slots, 60_000, now)[0]) for now in (20 * SECOND, NOW)]
+    assert ends == [60 * SECOND, 2 * NOW]
+    assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == 3_600_000
+    said = replace(OURS, default_runtime_ms=600 * SECOND)
+    assert decide(snapshot, gang(1, 1), profile=said).reservations[0].start_ms == 600 * SECOND
     snapshot = cluster(1)
     run(snapshot, "overdue", 0, 1, until_ms=5 * SECOND)
     assert decide(snapshot, gang(1, 1)).reservations[0].start_ms == NOW + (NOW - 5 * SECOND)

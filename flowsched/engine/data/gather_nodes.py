@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.data.inputs import common_ids
 from flowsched.engine.data.remote_reads import readers_of, reads_remotely
-from flowsched.engine.predictor import call_bytes, typical_runtime, written_bytes
+from flowsched.engine.predictor import call_bytes, knows_written, typical_runtime, written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Gather, Route
 from flowsched.scheduling.pod_group import Home
@@ -65,10 +65,13 @@ class _Gathering(msgspec.Struct):
 
 def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:
     """How the outputs of a stage are gathered; None if no stage gathers them, or if the gain is too small."""
-    key, known = (run.id, stage.number), len(run.outputs)  # with each first output more is known
+    key, known = (run.id, stage.number), knows_written(state, run, stage)
     found = state.data.gathers.get(key)
     if found is None or found[0] != known:
-        found = state.data.gathers[key] = known, _find(state, run, stage)
+        gather = _find(state, run, stage)
+        if found is not None and found[1] == gather:
+            gather = found[1]  # the same object: routes were found by it
+        found = state.data.gathers[key] = known, gather
     return found[1]
 
 
@@ -298,9 +301,12 @@ def _choose(
         home, sent = onward.node, onward.output_bytes + _from_elsewhere(state, run, consumer, onward.node)
         cost = cost + np.where(np.arange(nodes) == home, 0, sent * 1000 // int(rates[home]))
     cost = cost + load_of(state)
-    for number, _ in _parents(state, run, consumer):
-        common = common_ids(state, run, run.stages[number])
-        cost = cost + state.cluster.catalogue.missing_bytes(common, nodes) * 1000 // rates
+    common = dict.fromkeys(
+        dataset
+        for number, _ in _parents(state, run, consumer)
+        for dataset in common_ids(state, run, run.stages[number])
+    )
+    cost = cost + state.cluster.catalogue.missing_bytes(tuple(common), nodes) * 1000 // rates
     role = consumer.spec.roles[0].resources
     fits = snapshot.ready & (snapshot.allocatable[:, 0] >= role.cpu_millicores)
     fits &= snapshot.allocatable[:, 1] >= role.memory_bytes

@@ -118,7 +118,7 @@ class DataState(msgspec.Struct):
         push_backlog: Node -> bytes of `pushes` to it.
         spreads: Workflow -> datasets that may be worth having on each of `spread_over` ready nodes.
         foreseen: (dataset, node) that tasks which wait for room will probably read there.
-        gathers: (workflow, stage) -> of how many outputs sizes were known, and how its outputs are gathered.
+        gathers: (workflow, stage) -> whether sizes of its outputs were known, and how they are gathered.
         gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
         coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.
         coming_from: (workflow, producer) -> (stage, shard) -> the producer's part of these bytes; until it changes.
@@ -147,7 +147,7 @@ class DataState(msgspec.Struct):
     spreads: dict[str, tuple[Spread, ...]] = msgspec.field(default_factory=dict)
     spread_over: int = 0
     foreseen: Wants = msgspec.field(default_factory=Wants)
-    gathers: dict[tuple[str, int], tuple[int, Gather | None]] = msgspec.field(default_factory=dict)
+    gathers: dict[tuple[str, int], tuple[bool, Gather | None]] = msgspec.field(default_factory=dict)
     gathered: dict[tuple[str, int], list[tuple[int, int]]] = msgspec.field(default_factory=dict)
     coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = msgspec.field(default_factory=dict)
     coming_from: dict[tuple[str, int], dict[tuple[int, int], tuple[int, int]]] = msgspec.field(

@@ -132,6 +132,10 @@ class VictimOrder(Protocol):
         ...
 
 
+#: The runtime that profiles assume of a task without an estimate, unless they say otherwise.
+UNKNOWN_RUNTIME_MS: Final = 60_000
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A policy. Every switch changes one idea, so that ideas can be measured one by one.
@@ -197,7 +201,7 @@ class Profile:
     backfill: Literal["easy", "none"] = "easy"
     order: Literal["rank", "shortest", "fifo"] = "shortest"
     window: int = 1024
-    default_runtime_ms: int = 60_000
+    default_runtime_ms: int = UNKNOWN_RUNTIME_MS
     age_class_ms: int = 600_000
     promote_ms: int = 3_600_000
     half_life_ms: int = 86_400_000
