@@ -3,25 +3,35 @@
 `FLOWSCHED_RERUN_FAILED=N` (`.ci/run` sets it) asks for it where tests of at most N groups fail (`tests/groups.py`: mostly a
 group is a file). At the end of the session the failed tests of each group run again in one pytest process, one group after
 the other: one slow cluster fails many tests of its group, and is made once for all of them. A test that passes then is
-reported as FLAKY by name, and does not fail the run; a test that fails twice does. When tests of more than N groups fail,
-the change is broken rather than the machine busy, and no test runs again.
+reported as FLAKY by name, and does not fail the run; a test that fails twice does. When tests of more than N groups fail, or
+more than `MOST_TESTS`, the change is broken rather than the machine busy, and no test runs again.
 
 `tests/conftest.py` imports the hooks.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from tests.groups import group_of
 
 VARIABLE = "FLOWSCHED_RERUN_FAILED"
+#: Names the file that a second run writes its reports into.
+REPORTS = "FLOWSCHED_RERUN_REPORTS"
 #: For each test of a group: longer than the timeout of one test and its fixtures, tests/kubernetes/nodes included.
 AGAIN_S = 1500
+#: For a group, however many of its tests failed.
+MOST_S = 3600
+#: How many tests run again; an engine that does not start fails all of tests/containers, which are fewer.
+MOST_TESTS = 200
 SHOWN_LINES = 60
 #: Of a first failure, right before pytest's last line: CI shows the ends of what it prints, and cuts the middle out.
 ASSERTED_LINES, ASSERTED_CHARACTERS = 12, 300
@@ -38,26 +48,60 @@ def _failures(reporter: pytest.TerminalReporter) -> dict[str, list[str]]:
     return groups
 
 
-def _run_again(config: pytest.Config, nodes: list[str]) -> tuple[set[str], str]:
-    """Run tests in a process of their own; which of them passed, and the end of what it printed."""
+def _run_again(root: Path, nodes: list[str]) -> tuple[set[str], str]:
+    """Run tests in a process of their own; which of them passed, and the end of what it printed.
+
+    None has passed in a process that ends as no run of such tests does: what they left may have broken it.
+    """
+    within_s = min(AGAIN_S * len(nodes), MOST_S)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfE",
+        "--color=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        __name__,
+    ]
     environment = {k: v for k, v in os.environ.items() if k != VARIABLE and not k.startswith(OF_A_WORKER)}
-    command = [sys.executable, "-m", "pytest", "-q", "-rfEp", "--color=no", "-p", "no:cacheprovider", *nodes]
-    within_s = AGAIN_S * len(nodes)
-    try:
-        done = subprocess.run(
-            command,
-            cwd=config.rootpath,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=within_s,
-        )
-    except subprocess.TimeoutExpired:
-        return set(), f"they did not end within {within_s} s"
-    lines = (done.stdout + done.stderr).splitlines()
-    undone = {node for node in nodes if any(f"{line} ".startswith(f"ERROR {node} ") for line in lines)}
-    return {node for node in nodes if f"PASSED {node}" in lines} - undone, "\n".join(lines[-SHOWN_LINES:])
+    with tempfile.TemporaryDirectory(prefix="flowsched-rerun-") as folder:
+        reports, output = Path(folder, "reports"), Path(folder, "output")
+        reports.touch()
+        with (
+            output.open("wb") as out,
+            subprocess.Popen(
+                [*command, *nodes],
+                cwd=root,
+                env=environment | {REPORTS: str(reports)},
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            ) as process,
+        ):
+            try:
+                code = process.wait(within_s)
+            except subprocess.TimeoutExpired:
+                return set(), f"they did not end within {within_s} s"
+            finally:
+                if process.poll() is None:  # its cluster must not run beside the next group
+                    os.killpg(process.pid, signal.SIGKILL)
+        words = "\n".join(output.read_text(errors="replace").splitlines()[-SHOWN_LINES:])
+        phases: dict[str, list[str]] = {}
+        for node, phase in map(json.loads, reports.read_text().splitlines()):
+            phases.setdefault(node, []).append(phase)
+    passed = {node for node in nodes if phases.get(node) == ["passed"] * 3}
+    if code not in ((0,) if len(passed) == len(nodes) else (0, 1)):
+        return set(), f"{words}\nthe process of the second run ended with exit code {code}"
+    return passed, words
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell the first run how a phase of a test ended. Only a second run has this module as a plugin."""
+    with open(os.environ[REPORTS], "a") as reports:
+        reports.write(json.dumps([report.nodeid, report.outcome]) + "\n")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -70,14 +114,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not failed or session.exitstatus != pytest.ExitCode.TESTS_FAILED:
         return
     reporter.ensure_newline()
-    if len(failed) > allowed:
-        reporter.write_line(
-            f"tests of {len(failed)} files or folders failed, more than {allowed}: none of them runs again"
-        )
+    count = sum(map(len, failed.values()))
+    if len(failed) > allowed or count > MOST_TESTS:
+        many = f"tests of {len(failed)} files or folders failed, more than {allowed}"
+        if len(failed) <= allowed:
+            many = f"{count} tests failed, more than {MOST_TESTS}"
+        reporter.write_line(f"{many}: none of them runs again")
         return
     flaky: set[str] = set()
     for nodes in failed.values():
-        passed, output = _run_again(session.config, nodes)
+        passed, output = _run_again(session.config.rootpath, nodes)
         for node in nodes:
             reporter.write_line(f"run again: {node} {'passed: FLAKY' if node in passed else 'FAILED again'}")
         if len(passed) < len(nodes):
@@ -89,7 +135,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         reporter.stats[kind] = [r for r in reports if r.nodeid not in flaky]
         if not reporter.stats[kind]:
             del reporter.stats[kind]
-    if len(flaky) == sum(map(len, failed.values())):
+    if len(flaky) == count:
         session.exitstatus = pytest.ExitCode.OK
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import reruns
 from tests.groups import group_of
 
 CONFTEST = "from tests.reruns import pytest_sessionfinish, pytest_terminal_summary\n"
@@ -49,6 +51,34 @@ def test_room(room):
     pass
 """
 )
+#: Passes the second time, in a process that does not end as one does whose tests pass.
+BAD_END = (
+    FLAKY
+    + """
+    else:
+        import atexit, os, sys
+        atexit.register(lambda: (sys.stdout.flush(), END))
+"""
+)
+#: Says that it passes, as the summary of pytest would.
+LIAR = """
+def test_liar():
+    print("PASSED test_0.py::test_liar")
+    raise AssertionError("each time")
+"""
+ODD = ["a b", "p - q", "x[y]", "]", "c::d", "\n", "\N{SNOWMAN}"]
+#: Each of them fails the first time, under a name that the output of pytest is hard to read by.
+ODD_NAMES = f"""
+from pathlib import Path
+import pytest
+ODD = {ODD!a}
+@pytest.mark.parametrize("odd", ODD)
+def test_odd(odd):
+    seen = Path(str(ODD.index(odd)))
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError("only the first time")
+"""
 FINE = "def test_fine():\n    pass\n"
 ROOT = Path(__file__).parents[2]
 
@@ -124,6 +154,57 @@ def test_each_test_of_a_file_is_judged_for_itself(tmp_path: Path) -> None:
     end = "\n".join(printed[-14:])
     assert "assert {0: 0, 1: 1, 2: 2," in end
     assert len(end) < 5_000
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os._exit(1)", "os.kill(os.getpid(), 11)"])
+def test_a_process_that_ends_badly_has_passed_nothing(tmp_path: Path, end: str) -> None:
+    """Its tests passed, and what they left made it fail: alone, as beside others."""
+    code, printed = run(tmp_path, BAD_END.replace("END", end))
+    assert code == 1
+    assert [line for line in printed if line.startswith("run again: ")] == [
+        "run again: test_0.py::test_flaky FAILED again"
+    ]
+    number = {"os._exit(3)": 3, "os._exit(1)": 1}.get(end, -11)
+    assert f"the process of the second run ended with exit code {number}" in printed
+
+
+def test_no_test_says_by_itself_that_it_passed(tmp_path: Path) -> None:
+    code, printed = run(tmp_path, LIAR)
+    assert code == 1
+    assert "run again: test_0.py::test_liar FAILED again" in printed
+
+
+def test_tests_of_any_name_are_judged(tmp_path: Path) -> None:
+    code, printed = run(tmp_path, ODD_NAMES)
+    assert code == 0
+    assert f"{len(ODD)} flaky" in printed[-1]
+
+
+def test_what_a_group_leaves_ends_with_the_time_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of its cluster would run beside the next group. It holds a pipe open, in place of pytest."""
+    held, program = tmp_path / "held", tmp_path / "python"
+    os.mkfifo(held)
+    program.write_text(f"#!/bin/sh\nexec 9>{held}\necho up >&9\nsleep 1000 &\nwait\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(reruns, "MOST_S", 3)
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        passed, words = reruns._run_again(tmp_path, ["test_a.py::test_a"] * 4)
+        assert (passed, words) == (set(), "they did not end within 3 s")
+        assert os.read(reader, 100) == b"up\n"
+        assert select.select([reader], [], [], 30)[0], "a program of it still runs"
+    finally:
+        os.close(reader)
+
+
+def test_many_failures_of_one_file_do_not_run_again(tmp_path: Path) -> None:
+    many = "import pytest\n@pytest.mark.parametrize('n', range(201))\ndef test_n(n): assert not 'each time'\n"
+    code, printed = run(tmp_path, many)
+    assert code == 1
+    assert "201 tests failed, more than 200: none of them runs again" in printed
 
 
 def test_failures_in_many_files_are_a_broken_change_and_do_not_run_again(tmp_path: Path) -> None:
