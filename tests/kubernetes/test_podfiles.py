@@ -378,13 +378,17 @@ def test_files_of_a_failed_attempt_stay_if_another_one_follows(tmp_path: Path, i
 def test_files_of_an_attempt_that_ran_out_of_fitted_memory_stay(
     tmp_path: Path, is_fitted: bool, code: int, delivered: int
 ) -> None:
-    """Another attempt follows it, though it was the last that counts; none follows one that failed otherwise."""
+    """Another attempt follows it, though it was the last that counts; none follows one that failed otherwise.
+
+    The engine hears of it even where nothing but stage-out takes the end for one by memory (`timeout -s KILL`).
+    """
     outputs = (Delivered("/out/x", str(tmp_path / "shared/x")),)
     task = Task(tmp_path, Container((RUN,), outputs=outputs), is_fitted=is_fitted)
     task.begin()
     (task.inputs / "d/0/x").write_text("x")
     task.ended(code)
-    assert len(task.deliver()["delivered"]) == delivered
+    told = task.deliver()
+    assert (len(told["delivered"]), told["reason"]) == (delivered, "" if delivered else "OOMKilled")
 
 
 # --- what is told --------------------------------------------------------------------------------------------

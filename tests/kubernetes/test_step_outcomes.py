@@ -129,6 +129,17 @@ def test_any_step_may_be_out_of_memory() -> None:
     assert end.container == ContainerReport((StepEnd(137, STARTED_MS, FINISHED_MS),))
 
 
+def test_a_step_whose_outputs_stayed_is_out_of_memory() -> None:
+    """Stage-out took what killed it for a lack of fitted memory. No end but that one brings the attempt that delivers."""
+    out = {"outputs": [], "delivered": [], "reason": "OOMKilled"}
+    seen = three(
+        "Failed", ended("stage-in", 0), ended("stage-out", 0, message=out), ended("step-0", 137), waits("step-1"), waits("task"),
+    )  # fmt: skip
+    end = final(seen)
+    assert isinstance(end, PodEnded)
+    assert (end.exit_code, end.reason, end.message) == (137, "OOMKilled", "killed by signal 9")
+
+
 def test_a_step_whose_image_lacks_its_program() -> None:
     """It could not be started: it has no end to report."""
     message = 'exec: "/bin/sh": stat /bin/sh: no such file or directory'

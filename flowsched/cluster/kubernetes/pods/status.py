@@ -417,6 +417,9 @@ def _task_failed(observed: _ObservedPod, task: Terminated) -> PodEnded:
             (number for number, name in enumerate(steps, 1) if observed.terminated(name) is task), len(steps)
         )
         message = f"step {failed} of {len(steps)} ended with exit code {task.exit_code}"
+    result = _result_of(observed.pod)
+    if result is not None and result.reason == "OOMKilled":  # stage-out has withheld its outputs for that
+        return observed.ended(OOM_CODE, result.reason, message)
     return observed.ended(task.exit_code, "" if task.exit_code else "PodFailed", message)
 
 

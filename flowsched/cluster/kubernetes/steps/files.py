@@ -182,9 +182,11 @@ def deliver(env: Env, ask: Ask | None = None) -> Message:
     order = _order(env)
     places = _places(order, env)
     ending = _ending(order, env)
-    message: Message = {"outputs": [], "reason": "", "message": "", "delivered": []}
+    too_little = order["fitted"] and ending.killed  # the engine hears it too: the next attempt delivers
+    reason = "OOMKilled" if too_little else ""
+    message: Message = {"outputs": [], "reason": reason, "message": "", "delivered": []}
     _note_end(order, places, env)
-    is_last = order["last"] and not ending.interrupted and not (order["fitted"] and ending.killed)
+    is_last = order["last"] and not ending.interrupted and not too_little
     outputs = [
         {**output, "local": output["uri"] if output["uri"].startswith("/") else None}
         for output in order["outputs"]
