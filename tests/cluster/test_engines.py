@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from flowsched.cluster.local import containers
 from flowsched.cluster.local.containers import find_engine
 from flowsched.cluster.local.images import ContainerSettings, Images
 from tests.executors.executor_contract import pod
@@ -31,6 +32,7 @@ def engine_that(folder: Path, name: str, answers: str) -> None:
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(containers, "AGAIN_S", 0.0)
     return tmp_path
 
 
@@ -51,6 +53,17 @@ def test_a_first_process_that_is_not_installed(path: Path) -> None:
     engine, why = find_engine("podman")
     assert engine is not None, why
     assert (engine.bounded, engine.init) == (True, False)
+
+
+def test_one_failed_trial_takes_no_options_away(path: Path) -> None:
+    """The engine is asked once in the life of a service: a busy machine would cost all its tasks their limits."""
+    fails_once = (
+        f'*" run "*) [ -e {path}/failed ] || {{ touch {path}/failed; echo "timed out" >&2; exit 125; }};;'
+    )
+    engine_that(path, "podman", version("4.3.1") + fails_once)
+    engine, why = find_engine("podman")
+    assert engine is not None, why
+    assert (engine.bounded, engine.init) == (True, True)
 
 
 @pytest.mark.parametrize("words", [SETRLIMIT, RLIMIT])

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,6 +53,8 @@ _CDI: Final = ("/etc/cdi", "/var/run/cdi")
 #: Processes and threads of one container: half of the least number of processes of a Linux machine (`kernel.pid_max`). Docker
 #: bounds none by default.
 _PROCESSES: Final = 16_384
+#: Before an option is tried for the second and last time.
+AGAIN_S: Final = 1.0
 #: The folders that `true` needs to run.
 _PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}\Z")
@@ -233,7 +236,7 @@ class Image(msgspec.Struct, frozen=True):
 
 
 def find_engine(choice: str, network: str = "host") -> tuple[Engine | None, list[str]]:
-    """The engine that works here, and why others do not. Blocks, for a second or so: it runs a container.
+    """The engine that works here, and why others do not. Blocks, for a second or a few: it runs containers.
 
     Args:
         choice: One of `CHOICES`.
@@ -267,6 +270,9 @@ def _tried(kind: str, network: str) -> tuple[Engine | None, str]:
     for options in ((*limits, *init), limits, init, ()):
         bounded, reaps = options[: len(limits)] == limits, options[-1:] == init
         why, failed = _trial(engine, options)
+        if failed and options:  # a busy machine must not cost all tasks of a service their limits
+            time.sleep(AGAIN_S)
+            why, failed = _trial(engine, options)
         if not failed and not (bounded and "ignored" in why):  # rootless podman goes on without limits
             return Engine(kind, program, engine.version, network, reaps, bounded), ""
     return None, _advised(why)
