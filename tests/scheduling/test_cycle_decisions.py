@@ -520,8 +520,8 @@ def test_long_work_starts_beside_what_is_promised() -> None:
 
 
 def test_ends_that_are_not_known_or_overdue_are_guessed() -> None:
-    """Unknown: a minute from its start, then as long again as it has run; where a promise depends on it, an hour, or what the profile
-    says. Overdue: as long as it is overdue.
+    """Unknown: a minute from its start, then as long again as it has run; where a promise depends on it, an hour, or what the
+    profile says. Overdue: as long as it is overdue.
     """
     snapshot = cluster(1)
     run(snapshot, "unknown", 0, 1)
