@@ -99,7 +99,7 @@ class EngineRuns:
         database: Database,
         *,
         memory: Callable[[], EngineState | None],
-        expected: Callable[[], Awaitable[Mapping[int, Starts]]],
+        expected: Callable[[], Mapping[int, Starts]],
         clock: Callable[[], int],
     ) -> None:
         self._runs = Runs(database)
@@ -147,7 +147,7 @@ class EngineRuns:
         totals: dict[str, list[Mapping[str, int]]] = {}
         for run, each in await self._runs.returned(names):
             totals.setdefault(run, []).append(each)
-        expected = await self._expected()
+        expected = self._expected()
         live = self._live_calls(names)
         views = []
         for row in rows:

@@ -9,14 +9,20 @@ from time import perf_counter
 from typing import Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from flowsched.aside import LARGE_BYTES, aside
+from flowsched.background import BackgroundTasks
 from flowsched.engine.forecast import Margins, forecast_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import GroupKey
+from flowsched.log_lines import get_logger
 from flowsched.scheduling.explain.forecast import Start, Starts
 from flowsched.workflow.run.moves import BOUND
 from flowsched.workflow.run.run import StageRun
+
+log = get_logger(__name__)
 
 #: Lists and polls are answered from a forecast of up to this age, or of so many times the time that it took, so that it takes at
 #: most a tenth of a thread.
@@ -58,42 +64,77 @@ class Forecasts:
         self._memory, self._rest, self._outcomes, self._clock = memory, rest, outcomes, clock
         self._turn = asyncio.Lock()
         self._found: Mapping[int, Starts] = {}
+        self._state: EngineState | None = None  #: that the forecast is of
         self._reasons: object = None  #: of the cycle that the forecast was made after
+        self._begun = 0  #: forecasts
+        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks("forecasts")
         self._made_ms, self._stale_ms = 0, 0
         self._told: dict[int, _Told] = {}
         self._margins = Margins()
 
     async def fresh(self) -> Mapping[int, Starts]:
-        """The starts as of now. One is worked out at a time: a forecast made while a request waited answers it too."""
+        """The starts as of now. One is worked out at a time: a forecast that begins while a request waits answers it too."""
+        await self._renew()
+        return self._found
+
+    def known(self) -> Mapping[int, Starts]:
+        """The last starts that were worked out. Where those are old, a task works out new ones, and the caller does not wait."""
+        self._follow(self._memory())
+        if (
+            self._clock() >= self._stale_ms
+            and not self._turn.locked()
+            and (not self._task or self._task.done())
+        ):
+            self._task = self._tasks.begin(self._renew())
+        return self._found
+
+    def _follow(self, state: EngineState | None) -> None:
+        """Forget what belongs to another state: each term as leader has its own, with its own numbers of groups."""
+        if state is not None and state is not self._state:
+            self._state, self._reasons, self._found, self._stale_ms = state, None, {}, 0
+            self._told.clear()
+
+    async def _renew(self) -> None:
+        asked = self._begun
         async with self._turn:
             await self._rest()
             state, now = self._memory(), self._clock()
-            if state is None or (state.round.reasons is self._reasons and now - self._made_ms < _AGE_MS):
-                return self._found
-            self._compare()
-            forecast, begin = forecast_of(state, now), perf_counter()
-            self._reasons, self._made_ms = state.round.reasons, now
-            if forecast is None:
-                self._found = {}
-            else:
-                keys = [(group.key, state.work.groups.get(group.key)) for group in forecast.waiting]
-                stages = {
-                    group: (state.work.runs[key.workflow].stages[key.stage], key.shard)
-                    for group, key in keys
-                    if isinstance(key, GroupKey)
-                }
-                self._found = await aside(LARGE_BYTES + 1, forecast.starts, None, self._margins)
-                for group, found in self._found.items():
-                    if group in stages and group not in self._told and len(self._told) < _TOLD:
-                        self._told[group] = _Told(*stages[group], now, found.first)
-            self._stale_ms = self._clock() + max(_AGE_MS, _TIMES * int(1000 * (perf_counter() - begin)))
-            return self._found
+            self._follow(state)
+            if state is None or self._begun > asked:
+                return
+            if state.round.reasons is self._reasons and now - self._made_ms < _AGE_MS:
+                return
+            self._begun += 1
+            reasons: object = state.round.reasons
+            begin = perf_counter()
+            try:
+                found, stages = await self._worked_out(state, now)
+            except Exception:  # whoever asks is told all else
+                log.exception("a forecast failed")
+                found, stages, reasons = {}, {}, None
+            if state is self._state:
+                self._found, self._reasons, self._made_ms = found, reasons, now
+                for group in found.keys() & (stages.keys() - self._told.keys()):
+                    if len(self._told) < _TOLD:
+                        self._told[group] = _Told(*stages[group], now, found[group].first)
+                self._stale_ms = self._clock() + max(_AGE_MS, _TIMES * int(1000 * (perf_counter() - begin)))
 
-    async def known(self) -> Mapping[int, Starts]:
-        """The last starts that were worked out, and new ones where those are old and no other request works them out."""
-        if self._clock() < self._stale_ms or self._turn.locked():
-            return self._found
-        return await self.fresh()
+    async def _worked_out(
+        self, state: EngineState, now: int
+    ) -> tuple[Mapping[int, Starts], Mapping[int, tuple[StageRun, int]]]:
+        """The starts, and the stage and shard of each group of a stage."""
+        self._compare(state)
+        forecast = forecast_of(state, now)
+        if forecast is None:
+            return {}, {}
+        keys = [(group.key, state.work.groups.get(group.key)) for group in forecast.waiting]
+        stages = {
+            group: (state.work.runs[key.workflow].stages[key.stage], key.shard)
+            for group, key in keys
+            if isinstance(key, GroupKey)
+        }
+        return await aside(LARGE_BYTES + 1, forecast.starts, None, self._margins), stages
 
     @property
     def hit_rate(self) -> str:
@@ -101,20 +142,20 @@ class Forecasts:
         whole = self._outcomes.total()
         return "" if whole < _ENOUGH else f"{100 * self._outcomes[HELD] // whole} % of {whole}"
 
-    def _compare(self) -> None:
-        """Count the forecasts whose groups have been placed since, and drop those of stages that ended without a start."""
+    def _compare(self, state: EngineState) -> None:
+        """Count the forecasts whose groups have been placed since, and drop those of groups that are gone without a start."""
         for group, told in list(self._told.items()):
             stage, start = told.stage, told.start
-            if stage.uniform is not None:
-                continue
-            times = stage.times[:, BOUND]
-            if told.shard >= 0:
-                times = times[stage.indices_of(told.shard)]
-            since = times[times > told.asked_ms]  # of the tasks that waited
+            since: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # of the tasks that waited
+            if stage.uniform is None:
+                times = stage.times[:, BOUND]
+                if told.shard >= 0:
+                    times = times[stage.indices_of(told.shard)]
+                since = times[times > told.asked_ms]
             if len(since):
                 began = int(since.min())
                 outcome = EARLY if began < start.low_ms else LATE if began > start.high_ms else HELD
                 self._outcomes[outcome] += 1
                 self._margins = self._margins.after(start, began)
-            if len(since) or stage.state.terminal:
+            if len(since) or stage.state.terminal or group not in state.work.groups:
                 del self._told[group]

@@ -367,7 +367,7 @@ class Service:
     async def workflow_views(self, rows: Sequence[WorkflowRow]) -> list[WorkflowView]:
         """Workflows with what memory knows of those that live here: their tasks by state, and why they wait."""
         sums = await self._sums_of(rows)
-        expected = await self._forecasts.known()
+        expected = self._forecasts.known()
         return [views.workflow_view(row, *sums[row.id], self._waiting(row, expected)) for row in rows]
 
     def _waiting(self, row: WorkflowRow, expected: Mapping[int, Starts]) -> Explanation | None:
@@ -436,7 +436,7 @@ class Service:
         """
         found: dict[int, views.LiveStage] = {}
         facts, steps, first = None, -1, 0
-        expected = await self._forecasts.known()
+        expected = self._forecasts.known()
         while True:
             async with self._turn:
                 await asyncio.sleep(0)

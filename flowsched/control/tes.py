@@ -423,7 +423,7 @@ class TesService:
             self._hear(ident)
             if known.ended or self._answer_live(ident, view, known):
                 await self._read_tails(ident, view, known)
-                return self._shown(ident, view, known, await self._expected(view, known))
+                return self._shown(ident, view, known, self._expected(view, known))
         try:
             row = await self._reads.get(ident, body=known is None)
             if row is None:
@@ -442,11 +442,11 @@ class TesService:
         # A failed workflow can be tried again by another process, which this one does not hear of.
         again = self._replicated and row.run_state == RunState.FAILED
         known.ended = view != "MINIMAL" and known.state in answers.FINAL and not again
-        return self._shown(ident, view, known, await self._expected(view, known))
+        return self._shown(ident, view, known, self._expected(view, known))
 
-    async def _expected(self, view: str, known: _Known) -> Mapping[int, Starts]:
+    def _expected(self, view: str, known: _Known) -> Mapping[int, Starts]:
         """The expected starts, where an answer may show one."""
-        return await self._forecasts.known() if view == "FULL" and known.state == answers.QUEUED else {}
+        return self._forecasts.known() if view == "FULL" and known.state == answers.QUEUED else {}
 
     def _shown(self, ident: str, view: str, known: _Known, expected: Mapping[int, Starts]) -> bytes:
         """One answer. Why a task waits is worked out only for the view FULL."""
@@ -538,7 +538,7 @@ class TesService:
                         known.basic = (await aside(len(row.body), _remembered, row)).basic
                     elif view == "FULL":
                         known.full = await aside(len(row.body), zlib.decompress, row.body)
-                    expected = await self._expected(view, known)
+                    expected = self._expected(view, known)
                     found.append((row.seq, self._shown(row.id, view, known, expected)))
                     size += len(found[-1][1])
             more = len(rows) == limit

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
 
 from flowsched.control.forecasts import Forecasts
 from flowsched.control.tes import waits
+from flowsched.engine.forecast import Forecast
+from flowsched.scheduling.explain.forecast import Starts
 from flowsched.workflow.run.moves import BOUND
 from tests.engine.scene import Scene, node
 
@@ -28,16 +34,98 @@ def test_a_forecast_is_shared_until_it_is_old() -> None:
     scene, now = waiting(), [0]
     forecasts = Forecasts(lambda: scene.state, rest, Counter(), lambda: scene.now + now[0])
 
-    async def ask() -> list[int]:
+    async def ask() -> list[Mapping[int, Starts]]:
         found = []
         for later in (0, 1_000, 600_000):
             now[0] = later
             scene.state.round.reasons = dict(scene.state.round.reasons)
-            found.append(id(await forecasts.known()))
+            forecasts.known()
+            await worked_out(forecasts)
+            found.append(forecasts.known())
         return found
 
     first, second, third = asyncio.run(ask())
-    assert first == second != third
+    assert first is second is not third
+
+
+async def worked_out(forecasts: Forecasts) -> None:
+    """No task works out a forecast any more."""
+    await asyncio.gather(*forecasts._tasks._tasks)
+
+
+def test_a_list_does_not_wait_for_a_forecast() -> None:
+    """It shows what is known, and one task, not three, works out what is not."""
+    scene = waiting()
+    forecasts = Forecasts(lambda: scene.state, rest, Counter(), lambda: scene.now)
+
+    async def ask() -> None:
+        assert [forecasts.known() for _ in range(3)] == [{}, {}, {}]
+        assert len(forecasts._tasks._tasks) == 1
+        await worked_out(forecasts)
+        assert len(forecasts.known()) == 1
+
+    asyncio.run(ask())
+
+
+def test_a_forecast_that_fails_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a list nor a question about one workflow fails with it, and the next question tries again."""
+    scene = waiting()
+    forecasts = Forecasts(lambda: scene.state, rest, Counter(), lambda: scene.now)
+    with monkeypatch.context() as broken:
+        broken.setattr(Forecast, "starts", lambda *_: 1 // 0)
+        assert asyncio.run(forecasts.fresh()) == {}
+    assert len(asyncio.run(forecasts.fresh())) == 1
+
+
+def test_a_forecast_that_begins_while_a_request_waits_answers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four requests at once one makes the first forecast, and those that wait for it share the second."""
+    scene, made, starts = waiting(), [], Forecast.starts
+    forecasts = Forecasts(lambda: scene.state, rest, Counter(), lambda: scene.now)
+
+    def counted(*args: Any) -> dict[int, Starts]:
+        made.append(1)
+        scene.state.round.reasons = dict(scene.state.round.reasons)  # a cycle ends meanwhile
+        return starts(*args)
+
+    monkeypatch.setattr(Forecast, "starts", counted)
+
+    async def ask() -> None:
+        first = asyncio.create_task(forecasts.fresh())
+        await asyncio.sleep(0)
+        await asyncio.gather(first, *(forecasts.fresh() for _ in range(3)))
+
+    asyncio.run(ask())
+    assert len(made) == 2
+
+
+def test_another_term_knows_nothing_of_the_forecasts_before() -> None:
+    """Its groups have the same numbers: a process that leads again shows no start of the first term, and compares none."""
+    scene, outcomes = waiting(), Counter[str]()
+    memory = [scene.state]
+    forecasts = Forecasts(lambda: memory[0], rest, outcomes, lambda: scene.now)
+
+    async def ask() -> None:
+        assert len(await forecasts.fresh()) == 1
+        scene.runs["b"].stages[0].times[0, BOUND] = scene.now + 1
+        memory[0] = Scene(node(cpu=1)).state
+        assert forecasts.known() == {}
+        assert await forecasts.fresh() == {}
+
+    asyncio.run(ask())
+    assert not outcomes
+
+
+def test_forecasts_of_groups_that_are_gone_are_dropped() -> None:
+    """Else five hundred of them would keep all others from being compared."""
+    scene, later = waiting(), [0]
+    forecasts = Forecasts(lambda: scene.state, rest, Counter(), lambda: scene.now + later[0])
+    asyncio.run(forecasts.fresh())
+    assert len(forecasts._told) == 1
+    (group,) = forecasts._told
+    scene.state.round.reasons, later[0] = {}, 10_000
+    del scene.state.work.groups[group]
+    asyncio.run(forecasts.fresh())
+    assert not forecasts._told
 
 
 def test_a_forecast_is_compared_with_what_came() -> None:
