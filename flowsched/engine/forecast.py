@@ -26,13 +26,15 @@ from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
-from flowsched.workflow.estimates import DECLARED, ENOUGH, RUNTIME
+from flowsched.workflow.estimates import DECLARED, ENOUGH, RUNTIME, Trend
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 #: The margins adapt to what comes by this rate; doubled, the intervals of the bench hold 79 % instead of 80 %.
 _RATE: Final = 0.1
 #: Of the margins that one measured, the smallest and the largest part that they become.
 _LEAST, _MOST = 0.2, 5.0
+#: Sizes of inputs that agree in so many binary digits count as one: a spread is worked out for each.
+_DIGITS: Final = 4
 #: Of ten starts one comes before the interval, and one after it.
 _OUTSIDE: Final = 0.1
 
@@ -86,6 +88,39 @@ _IN_TURN: Final = frozenset(
 )
 
 
+class Known(msgspec.Struct, frozen=True, eq=False):
+    """What is known of how long a task takes: the user's word, and the samples of its kind."""
+
+    declared_ms: int | None
+    trend: Trend | None
+
+    def spread(self, input_bytes: int) -> Spread | None:
+        """How long it may take, at `LEVELS`; None where nothing is known.
+
+        Around the user's word, as far as such words were right of this kind; else as learned; from few samples, as a guess around
+        their middle.
+        """
+        declared_ms, trend = self.declared_ms, self.trend
+        size = input_bytes if declared_ms is None else declared_ms
+        if trend is None:
+            return None if declared_ms is None else guessed(declared_ms)
+        if trend.samples < ENOUGH:
+            return guessed(declared_ms or trend.at(size))
+        # Beyond the first and the last sample the spread continues like the guess: the longest runtime may not have occurred yet.
+        edge = 1_000 // (trend.samples + 1)
+        low, high = trend.quantile(size, edge), trend.quantile(size, 1_000 - edge)
+        inner = [at for at, level in enumerate(LEVELS) if edge <= level <= 1_000 - edge]
+        first, last = inner[0], inner[-1]
+        return tuple(
+            low * GUESSED[at] // GUESSED[first]
+            if at < first
+            else high * GUESSED[at] // GUESSED[last]
+            if at > last
+            else trend.quantile(size, level)
+            for at, level in enumerate(LEVELS)
+        )
+
+
 class Forecast(msgspec.Struct, frozen=True, eq=False):
     """All that decides when groups that wait will start, on private copies that may leave this thread.
 
@@ -93,7 +128,7 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
         snapshot: Nodes and claims.
         catalogue: Datasets.
         waiting: The first groups that wait for their turn, in the order in which the last cycle looked at them.
-        running: Pod -> how long it may run in all.
+        running: Pods with what is known of their runtimes, and the bytes that they read.
         spreads: Group that waits -> how long it may run; None = nothing is known.
         profile: The policy.
         now: The moment, wall-clock ms.
@@ -102,7 +137,7 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
     snapshot: Snapshot
     catalogue: Catalogue
     waiting: Sequence[PodGroup]
-    running: Mapping[str, Spread]
+    running: Sequence[tuple[str, Known, int]]
     spreads: Mapping[int, Spread | None]
     profile: Profile
     now: int
@@ -119,7 +154,7 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
             self.catalogue,
             self.waiting,
             keys,
-            self.running,
+            self._spreads(),
             lambda group: self.spreads[group.key],
             self.profile,
             self.now,
@@ -127,12 +162,41 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
         first = self.waiting[0]
         leader = None if first.gang else first.key
         return {
-            key: Starts(
+            key: _in_order(
                 margins.widened(each.first, self.now, leads=key == leader),
                 margins.widened(each.last, self.now, leads=False),
             )
             for key, each in found.items()
         }
+
+    def _spreads(self) -> dict[str, Spread]:
+        """Pod -> how long it may run in all. Pods of a kind with nearly the same input share a spread."""
+        found: dict[str, Spread] = {}
+        seen: dict[tuple[Known, int], Spread | None] = {}
+        for pod, known, size in self.running:
+            drop = max(0, size.bit_length() - _DIGITS)
+            kind = (
+                known,
+                (size >> drop << drop) + (1 << drop >> 1),
+            )  # the middle of the sizes with these digits
+            if kind not in seen:
+                seen[kind] = known.spread(kind[1])
+            spread = seen[kind]
+            if spread is not None:
+                found[pod] = spread
+        return found
+
+
+def _in_order(first: Start, last: Start) -> Starts:
+    """No last task starts before the first, which has smaller margins where no group can go before it."""
+    return Starts(
+        first,
+        Start(
+            max(first.low_ms, last.low_ms),
+            max(first.start_ms, last.start_ms),
+            max(first.high_ms, last.high_ms),
+        ),
+    )
 
 
 def forecast_of(state: EngineState, now: int) -> Forecast | None:
@@ -142,18 +206,18 @@ def forecast_of(state: EngineState, now: int) -> Forecast | None:
     waiting = [refused[key] for key in islice(turn, MOST_GROUPS)]
     if not waiting:
         return None
-    running: dict[str, Spread] = {}
-    known: dict[tuple[str, str, int | None, int], Spread | None] = {}
+    running: list[tuple[str, Known, int]] = []
+    kinds: dict[tuple[str, str, int | None], Known] = {}
     for name, pod in state.work.pods.items():
         run = state.work.runs[pod.workflow]
         stage = run.stages[pod.stage]
-        size = int(stage.local[pod.task] + stage.moved[pod.task])
-        kind = (*run.spec.kind_of(stage.spec), stage.spec.estimate.runtime_ms, size)
-        if kind not in known:
-            known[kind] = spread_of(state, run, stage, size)
-        spread = known[kind]
-        if spread is not None:
-            running[name] = spread
+        declared_ms = stage.spec.estimate.runtime_ms
+        kind = (*run.spec.kind_of(stage.spec), declared_ms)
+        known = kinds.get(kind)
+        if known is None:
+            known = kinds[kind] = _known_of(state, run, stage)
+        size = int(stage.local[pod.task] + stage.moved[pod.task]) if declared_ms is None else 0
+        running.append((name, known, size))
     return Forecast(
         state.cluster.snapshot.copy(),
         state.cluster.catalogue.copy({dataset for group in waiting for dataset in group.reads}),
@@ -186,28 +250,11 @@ def expected_starts(
 
 
 def spread_of(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> Spread | None:
-    """How long a task may take, at `LEVELS`; None where nothing is known of it.
+    """How long a task may take, at `LEVELS`; None where nothing is known of it."""
+    return _known_of(state, run, stage).spread(input_bytes)
 
-    Around the user's word, as far as such words were right of this kind; else as learned; from few samples, as a guess around
-    their middle.
-    """
+
+def _known_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Known:
     declared_ms = stage.spec.estimate.runtime_ms
-    column, size = (RUNTIME, input_bytes) if declared_ms is None else (DECLARED, declared_ms)
-    trend = state.work.estimates.trend(*run.spec.kind_of(stage.spec), column)
-    if trend is None:
-        return None if declared_ms is None else guessed(declared_ms)
-    if trend.samples < ENOUGH:
-        return guessed(declared_ms or trend.at(size))
-    # Beyond the first and the last sample the spread continues like the guess: the longest runtime may not have occurred yet.
-    edge = 1_000 // (trend.samples + 1)
-    low, high = trend.quantile(size, edge), trend.quantile(size, 1_000 - edge)
-    inner = [at for at, level in enumerate(LEVELS) if edge <= level <= 1_000 - edge]
-    first, last = inner[0], inner[-1]
-    return tuple(
-        low * GUESSED[at] // GUESSED[first]
-        if at < first
-        else high * GUESSED[at] // GUESSED[last]
-        if at > last
-        else trend.quantile(size, level)
-        for at, level in enumerate(LEVELS)
-    )
+    column = RUNTIME if declared_ms is None else DECLARED
+    return Known(declared_ms, state.work.estimates.trend(*run.spec.kind_of(stage.spec), column))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowsched.engine.explain import explain
-from flowsched.engine.forecast import forecast_of
+from flowsched.engine.forecast import Known, forecast_of
+from flowsched.workflow.estimates import Measured
 from tests.engine.scene import Scene, calls_of, node
 
 
@@ -72,3 +74,26 @@ def test_four_times_the_waiting_stages_make_no_forecast_dearer() -> None:
         assert len(found.waiting) == 48
         costs.append(calls)
     assert costs[1] - costs[0] < 2 * 300
+
+
+def test_pods_with_distinct_inputs_are_looked_at_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No spread is worked out where the state is, and beside it one for all sizes that nearly agree."""
+    asked, spread = [], Known.spread
+
+    def counted(known: Known, size: int) -> object:
+        asked.append(size)
+        return spread(known, size)
+
+    monkeypatch.setattr(Known, "spread", counted)
+    scene = Scene(node(cpu=256, memory_bytes=512 << 30))
+    scene.submit("w", {"name": "s", "command": ["x"], "scatter": {"count": 300}, "resources": {"cpu": 1}})
+    kind = scene.runs["w"].spec.kind_of(scene.runs["w"].stages[0].spec)
+    for size in range(1_000, 1_008):
+        scene.state.work.estimates.learn(*kind, size, Measured(input_bytes=size))
+    scene.runs["w"].stages[0].local = np.arange(1_024, 1_324)
+    forecast = forecast_of(scene.state, scene.now)
+    assert forecast is not None
+    assert len(forecast.running) == 256
+    assert len(asked) == 1  # of the group that waits
+    forecast.starts()
+    assert len(asked) == 3

@@ -174,3 +174,13 @@ def test_no_group_goes_before_a_bag_that_is_first() -> None:
     told = Start(1_100, 1_200, 1_300)
     assert Margins().widened(told, 1_000, leads=True) == Start(1_100, 1_200, 1_360)
     assert Margins().widened(told, 1_000, leads=False) == Start(1_000, 1_200, 1_400)
+
+
+def test_the_last_task_of_a_bag_never_starts_before_its_first() -> None:
+    """A bag that leads has no early margin for its first start, and one for its last."""
+    drive = busy(1, 1)
+    (group,) = drive.state.round.refused
+    found = expected_starts(drive.state, [group], drive.now)[group]
+    assert found.last.low_ms >= found.first.low_ms > drive.now
+    assert found.last.start_ms >= found.first.start_ms
+    assert found.last.high_ms >= found.first.high_ms
