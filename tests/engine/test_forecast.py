@@ -121,11 +121,11 @@ def test_the_interval_holds_the_start_that_stands_above_it() -> None:
         assert told.start_low_ms <= told.start_ms <= told.start_high_ms < drive.now + 43 * SECOND
 
 
-def busy(bags: int, tasks: int) -> Drive:
-    """Four cores run four tasks of 100 s, and bags of tasks of 60 s wait."""
-    drive = Drive(EngineState(), [NodeInfo("n", 4_000, 8 << 30)], fate=lambda _: Fate(100 * SECOND))
+def busy(bags: int, tasks: int, cores: int = 4) -> Drive:
+    """All cores run tasks of 100 s, and bags of tasks of 60 s wait."""
+    drive = Drive(EngineState(), [NodeInfo("n", cores * 1_000, 8 << 30)], fate=lambda _: Fate(100 * SECOND))
     stage = {"name": "s", "command": ["x"], "resources": {"cpu": 1}}
-    for name, count, said in (("first", 4, "100s"), *((f"b{at}", tasks, "60s") for at in range(bags))):
+    for name, count, said in (("first", cores, "100s"), *((f"b{at}", tasks, "60s") for at in range(bags))):
         scatter = {**stage, "scatter": {"count": count}, "estimate": {"runtime": said}}
         drive.submit(name, check_workflow({"name": name, "stages": [scatter]}), at=drive.now)
         drive.run(until=drive.now)
@@ -150,6 +150,24 @@ def test_a_large_bag_is_planned_in_parts() -> None:
     (group,) = drive.state.round.refused
     last = expected_starts(drive.state, [group], drive.now)[group].last
     assert 70 * 60 * SECOND < last.start_ms - drive.now < 150 * 60 * SECOND
+
+
+def test_a_long_bag_is_spread_no_more_than_its_sum() -> None:
+    """Twenty rounds on 16 cores. Drawn one by one, the middle of its last start is at 1467 s, and the bag behind it goes then."""
+    drive = busy(2, 320, cores=16)
+    bag, behind = drive.state.round.refused
+    found = expected_starts(drive.state, [bag, behind], drive.now)
+    last, next_ = (each - drive.now for each in (found[bag].last.start_ms, found[behind].first.start_ms))
+    assert 0.75 * 1467 * SECOND < last < 1.25 * 1467 * SECOND
+    assert 0.5 * 1467 * SECOND < next_ < 1.25 * 1467 * SECOND
+
+
+def test_a_bag_that_is_first_leaves_parts_for_the_groups_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five parts, as for 1,000 nodes: each of three bags of twenty tasks has one at least."""
+    monkeypatch.setattr("flowsched.scheduling.explain.forecast._WORK", 5 * 11)
+    drive = busy(3, 20)
+    groups = list(drive.state.round.refused)
+    assert list(expected_starts(drive.state, groups, drive.now)) == groups
 
 
 def test_a_group_that_waits_for_more_than_room_has_no_start() -> None:

@@ -11,9 +11,7 @@ from runtime predictions).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -114,10 +112,11 @@ def starts(
     """
     last = max((at for at, group in enumerate(waiting) if group.key in wanted), default=-1)
     most = max(1, _WORK // (len(snapshot) + _NODES_BESIDE))
-    parts = [
-        min(_PARTS, most, 1 if g.gang else g.roles[0].count) for g in waiting[: min(last + 1, MOST_GROUPS)]
-    ]
-    ahead = waiting[: bisect_right(list(accumulate(parts)), most)]
+    ahead = waiting[: min(last + 1, MOST_GROUPS, most)]
+    sizes = [1 if group.gang else group.roles[0].count for group in ahead]
+    parts = next(
+        shares for each in range(_PARTS, 0, -1) if sum(shares := [min(size, each) for size in sizes]) <= most
+    )
     requests = [price(group, snapshot, catalogue, profile) for group in ahead]
     lengths = [np.array(spread_of(g) or guessed(runtime_of(g, profile))) for g in ahead]
     ledger = snapshot.ledger
@@ -130,8 +129,9 @@ def starts(
     for scenario in range(SCENARIOS):
         ends = _ends(snapshot, slots, tables, scenario, now)
         world = _World(snapshot, profile, Returns(ends, ledger.node[slots], amounts), now)
-        for request, length, part in zip(requests, lengths, parts, strict=False):
-            begun = world.plan(request, _runtimes(request.group, length, part, scenario))
+        for request, length, part in zip(requests, lengths, parts, strict=True):
+            mean_ms = int((length[:-1] + length[1:]).mean()) // 2  # on straight lines between levels
+            begun = world.plan(request, _runtimes(request.group, length, part, scenario), mean_ms)
             if begun is not None and request.group.key in wanted:
                 found.setdefault(request.group.key, []).append(begun)
     return {
@@ -163,10 +163,13 @@ class _World:
         devices = self._room.hard(DEVICES) if snapshot.devices.matter else None
         self._line = Timeline(returns, rows, now, devices)
 
-    def plan(self, request: PlacementRequest, runtimes_ms: Sequence[int]) -> tuple[int, int] | None:
+    def plan(
+        self, request: PlacementRequest, runtimes_ms: Sequence[int], mean_ms: int
+    ) -> tuple[int, int] | None:
         """Let a group start as early as it can, a bag in as many parts as there are runtimes.
 
-        A part of a large bag stands for some pods side by side, and for some that follow each other there.
+        A part of a large bag stands for some pods side by side, and for some that follow each other there. The mean runtime of n
+        that follow each other differs from `mean_ms` by a root of n less than that of one does.
 
         Returns:
             When its first pod starts, and its last one; None if it never can.
@@ -181,6 +184,7 @@ class _World:
         most = 1 if each == 1 else max(1, min(each, on_empty_nodes // len(runtimes_ms)))
         for runtime_ms in runtimes_ms:
             rounds = -(-each // most)
+            runtime_ms = mean_ms + int((runtime_ms - mean_ms) / rounds**0.5)
             begun = self._start(request.wanting(min(most, left)), runtime_ms, rounds)
             if begun is None:
                 return None
