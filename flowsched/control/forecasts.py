@@ -110,7 +110,7 @@ class Forecasts:
             begin = perf_counter()
             try:
                 found, stages = await self._worked_out(state, now)
-            except Exception:  # whoever asks is told all else
+            except Exception:  # lists show all else
                 log.exception("a forecast failed")
                 found, stages, reasons = {}, {}, None
             if state is self._state:

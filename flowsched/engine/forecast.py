@@ -89,7 +89,7 @@ _IN_TURN: Final = frozenset(
 
 
 class Known(msgspec.Struct, frozen=True, eq=False):
-    """What is known of how long a task takes: the user's word, and the samples of its kind."""
+    """The runtime of a task as far as it is known: the user's word, and the samples of its kind."""
 
     declared_ms: int | None
     trend: Trend | None
@@ -128,7 +128,7 @@ class Forecast(msgspec.Struct, frozen=True, eq=False):
         snapshot: Nodes and claims.
         catalogue: Datasets.
         waiting: The first groups that wait for their turn, in the order in which the last cycle looked at them.
-        running: Pods with what is known of their runtimes, and the bytes that they read.
+        running: Pods, the knowledge of their runtimes, and the bytes that they read.
         spreads: Group that waits -> how long it may run; None = nothing is known.
         profile: The policy.
         now: The moment, wall-clock ms.
