@@ -110,6 +110,8 @@ def starts(
         By key. A group that could never start, or stands behind those that are planned, is not in it: `MOST_GROUPS`, and fewer
         where there are many nodes.
     """
+    # A gang that is placed pod by pod may have no pod left in its first role: there is no start to tell.
+    waiting = [group for group in waiting if group.gang or group.roles[0].count]
     last = max((at for at, group in enumerate(waiting) if group.key in wanted), default=-1)
     most = max(1, _WORK // (len(snapshot) + _NODES_BESIDE))
     ahead = waiting[: min(last + 1, MOST_GROUPS, most)]
