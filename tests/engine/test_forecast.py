@@ -19,6 +19,7 @@ from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.estimates import Measured
 from flowsched.workflow.graph import StageGraph
 from flowsched.workflow.run.run import WorkflowRun
+from tests.engine.scene import Scene, node
 
 SECOND = 1_000
 
@@ -202,3 +203,16 @@ def test_the_last_task_of_a_bag_never_starts_before_its_first() -> None:
     assert found.last.low_ms >= found.first.low_ms > drive.now
     assert found.last.start_ms >= found.first.start_ms
     assert found.last.high_ms >= found.first.high_ms
+
+
+def test_a_gang_placed_pod_by_pod_whose_first_role_is_placed_harms_no_forecast() -> None:
+    """Stock clusters place pods one by one: the driver runs, and two workers find no room. A bag behind them still has a start."""
+    scene = Scene(node(cpu=2), profile="kube-like")
+    roles = {"driver": {"command": ["x"]}, "worker": {"replicas": 3, "command": ["x"]}}
+    job = {"name": "g", "gang": True, "roles": roles, "estimate": {"runtime": "60s"}}
+    scene.submit("w", job)
+    assert scene.launched == ["fs-w-g-0-0", "fs-w-g-1-0"]
+    scene.submit("v", {"name": "b", "command": ["x"], "estimate": {"runtime": "60s"}})
+    wanted = set(scene.state.round.refused)
+    assert len(wanted) == 2
+    assert len(expected_starts(scene.state, wanted, scene.now)) == 1
