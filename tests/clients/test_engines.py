@@ -141,12 +141,13 @@ class Conduct(NamedTuple):
         False  #: whether it sends tasks that are complete with any return code, and judges the code itself
     )
     interrupts: int = 1  #: after so many Ctrl-C it cancels its tasks; 0 = it leaves them behind
+    forgets: bool = False  #: whether a Ctrl-C leaves tasks behind of which it asks the state at that moment
 
 
 ENGINES: Final = {
     "toil-7": Conduct(toil),
     "cwl-tes-0.3": Conduct(cwl_tes, retries=False, interrupts=0),
-    "snakemake-9": Conduct(snakemake),
+    "snakemake-9": Conduct(snakemake, forgets=True),
     "nextflow": Conduct(nextflow),
     "sprocket": Conduct(sprocket, judges=True, interrupts=2),
 }
@@ -191,7 +192,7 @@ class Run:
         return (self.folder / "runs").exists()
 
     def _asks(self) -> bool:
-        """Whether it waits for an answer of the service."""
+        """Whether it waits for an answer of the service: each question has a connection of its own."""
         sockets = set()
         for file in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with suppress(OSError):  # closed meanwhile
@@ -201,9 +202,10 @@ class Run:
         return any(words[2].endswith(served) and f"socket:[{words[9]}]" in sockets for words in connections)
 
     def interrupt(self) -> None:
-        """Ctrl-C, as often as its engine needs. Snakemake leaves tasks behind of which it asks the state at that moment."""
+        """Ctrl-C, as often as its engine needs, and at a moment at which it forgets no task."""
         for number in range(self.conduct.interrupts or 1):
-            until(lambda: self.process.poll() is not None or not self._asks())
+            if self.conduct.forgets:
+                until(lambda: self.process.poll() is not None or not self._asks())
             time.sleep(2 * number)
             self.process.send_signal(signal.SIGINT)
 
