@@ -151,7 +151,7 @@ def test_each_test_of_a_file_is_judged_for_itself(tmp_path: Path) -> None:
     assert any(line.startswith("FAILED test_0.py::test_broken") for line in printed)
     assert any(line.startswith("ERROR test_0.py::test_room") for line in printed)
     assert "1 failed, 2 passed, 1 error, 1 flaky" in printed[-1]
-    end = "\n".join(printed[-14:])
+    end = "\n".join(printed[-20:])
     assert "assert {0: 0, 1: 1, 2: 2," in end
     assert len(end) < 5_000
 

@@ -31,6 +31,7 @@ PURE = {
     "dataclasses",
     "enum",
     "functools",
+    "math",  # isqrt; the others are FORBIDDEN
     "heapq",
     "importlib",  # of a recording: the classes of these packages
     "inspect",

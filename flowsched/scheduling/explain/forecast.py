@@ -12,6 +12,7 @@ from runtime predictions).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import isqrt
 from typing import Final
 
 import msgspec
@@ -186,7 +187,7 @@ class _World:
         most = 1 if each == 1 else max(1, min(each, on_empty_nodes // len(runtimes_ms)))
         for runtime_ms in runtimes_ms:
             rounds = -(-each // most)
-            runtime_ms = mean_ms + int((runtime_ms - mean_ms) / rounds**0.5)
+            runtime_ms = mean_ms + (runtime_ms - mean_ms) * 1_000 // isqrt(rounds * 1_000_000)
             begun = self._start(request.wanting(min(most, left)), runtime_ms, rounds)
             if begun is None:
                 return None
