@@ -128,3 +128,21 @@ def test_of_tasks_that_are_alike_only_the_short_ones_wait_for_the_disk() -> None
     on.now = 100_000
     on.submit("u", writer("fast", width=2))
     assert on.launched == ["fs-u-fast-0-0"]
+
+
+def test_tasks_that_read_the_same_from_the_disk_start_together() -> None:
+    """Two stages read the same 500 MB: the node's memory serves both. One that reads another file waits for its turn."""
+    on = Scene(disk())
+    read = {"command": ["x"], "io": {"read": 500 * MB}, "estimate": {"runtime": "10s"}}
+    on.submit(
+        "w",
+        *(
+            {"name": name, **read, "inputs": [{"name": "i", "uri": f"s3://lab/{file}", "size": 500 * MB}]}
+            for name, file in (("a", "x"), ("b", "x"), ("c", "y"))
+        ),
+    )
+    launched = on.launched
+    while on.last.transfers:
+        on.tell(*(on.arrival(order) for order in on.last.transfers))
+        launched += on.launched
+    assert sorted(launched) == ["fs-w-a-0-0", "fs-w-b-0-0"]
