@@ -20,10 +20,9 @@ from flowsched.engine.predictor import expected_runtime, memory_request
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.data import Gather
-from flowsched.engine.state.work import CachedBags, Candidate, Demand, GroupKey
+from flowsched.engine.state.work import Bag, CachedBags, Candidate, Demand, GroupKey
 from flowsched.scheduling.feasibility import most_of
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
-from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import AXES
 from flowsched.values import replace
 from flowsched.workflow.resources import format_bytes, grow_memory
@@ -34,23 +33,20 @@ from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
 
 
-def ranks_by_size(catalogue: Catalogue, groups: Sequence[PodGroup]) -> list[int]:
-    """The rank of each of several shards of a stage, in ms: its runtime in proportion to its private inputs, 1/2 to 2 times
-    the expected one.
+def ranks_by_size(sizes: Sequence[int], rank_ms: int, runtime_ms: int | None, mean: int) -> list[int]:
+    """The rank of each of several shards of a stage, in ms: its runtime in proportion to the bytes that it alone reads, 1/2 to 2
+    times the expected one.
+
+    Args:
+        sizes: (S,) of each shard, the bytes that it does not share with the others.
+        rank_ms: Of the stage.
+        runtime_ms: The expected one; None = unknown.
+        mean: The mean of the sizes, or one near it.
     """
-    ranks = [group.rank_ms for group in groups]
-    runtime = groups[0].runtime_ms if groups else None
-    if len(groups) < 2 or not runtime:
-        return ranks
-    common = set(groups[0].reads).intersection(*(group.reads for group in groups[1:]))
-    own = [sum(catalogue.sizes[each] for each in group.reads if each not in common) for group in groups]
-    mean = sum(own) // len(own)
-    if not mean:
-        return ranks
-    return [
-        rank + min(max(runtime * size // mean, runtime // 2), 2 * runtime) - runtime
-        for rank, size in zip(ranks, own, strict=True)
-    ]
+    if len(sizes) < 2 or not runtime_ms or not mean:
+        return [rank_ms] * len(sizes)
+    least, most, rest = runtime_ms // 2, 2 * runtime_ms, rank_ms - runtime_ms
+    return [rest + min(max(runtime_ms * size // mean, least), most) for size in sizes]
 
 
 # ---- collecting ----
@@ -103,22 +99,147 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
             wake = int(stage.not_before[queued[delayed]].min())
             backlog.wake_ms = wake if backlog.wake_ms is None else min(backlog.wake_ms, wake)
             queued = queued[~delayed]
+        alike = _Alike(state, run, stage, evictable, homes)
+        cached = state.work.bags.pop((run.id, number), None)
         if len(queued) == 0:
             continue
+        gather = None if stage.spec.gang or not alike.shared else divided(state, run, stage)
+        if gather is not None or not (stage.spec.gang or alike.shared):
+            basis = _basis(state, run, stage, common)
+            made = _own_bags(backlog, alike, cached, basis, queued, now, gather)
+            made.basis, made.moved = _basis(state, run, stage, common), not all_of_it
+            _find_homes(homes, run, stage, made)
+            backlog.candidates.update([(each.group.key, each) for each in made.candidates])
+            state.work.bags[run.id, number] = made
+            continue
         grouped = _gangs if stage.spec.gang else _bags
-        alike = _Alike(state, run, stage, evictable, homes)
         added = [_add(backlog, alike, key, tasks, now) for key, tasks in grouped(state, run, stage, queued)]
         candidates = [each for each in added if each is not None]
-        if not alike.shared and not stage.spec.gang:
-            candidates = _by_size(state, backlog, candidates)
+        backlog.candidates.update([(each.group.key, each) for each in candidates])
         if all_of_it and not stage.spec.gang:
-            own = not alike.shared or divided(state, run, stage) is not None
             shards = [int(each.tasks[0][0]) // stage.members for each in candidates]
-            basis = _basis(state, run, stage, common)
             state.work.bags[run.id, number] = CachedBags(
-                candidates, own, shards, [None] * len(candidates), None, basis
+                candidates,
+                shards,
+                [None] * len(candidates),
+                None,
+                _basis(state, run, stage, common),
+                _learned(state, run, stage),
             )
     return backlog
+
+
+def _own_bags(
+    backlog: Backlog,
+    alike: _Alike,
+    cached: CachedBags | None,
+    basis: tuple[object, ...],
+    queued: Indices,
+    now: int,
+    gather: Gather | None,
+) -> CachedBags:
+    """The bags of a stage whose shards differ in inputs, or in gather nodes. Those that wait as before are offered as they were.
+
+    Each task that ends teaches something. The shards that wait are estimated anew when an eighth more is known, and ranked anew
+    when their mean size has moved by an eighth.
+
+    Args:
+        backlog: Gets what can never run, and the inputs that are lost.
+        alike: Of the stage.
+        cached: Its bags as they were offered last; None = it has none.
+        basis: The facts that they depend on, now.
+        queued: Its tasks that wait.
+        now: Wall-clock ms.
+        gather: How the outputs of shards that read the same are gathered; None = each reads datasets of its own.
+    """
+    state, run, stage = alike.state, alike.run, alike.stage
+    queued = queued[: state.policy.profile.window]
+    made = CachedBags([], [], [], None, basis, _learned(state, run, stage))
+    anew = alike.evictable is not None or bool(state.cluster.drains)  # their facts change with time
+    if cached is None or anew or cached.basis != basis or (alike.fits and cached.learned != made.learned):
+        cached = CachedBags([], [], [], None, None)
+    estimated = cached.learned != made.learned
+    if estimated and not _is_due(cached, alike):
+        estimated, made.learned, made.behind = False, cached.learned, cached.behind + 1
+    made.gather, made.common = cached.gather, cached.common
+    known = {bag.tasks: place for place, bag in enumerate(cached.bags)}
+    catalogue, shrunk = state.cluster.catalogue, False
+    for bag in _bags_of(run, stage, queued, gather):
+        place, candidate, route, own = known.get(bag.tasks), None, None, 0
+        if place is not None and cached.bags[place] == bag:
+            candidate, route, own = cached.candidates[place], cached.routes[place], cached.own_bytes[place]
+            group = candidate.group
+            if group.key in cached.outdated or (
+                estimated
+                and alike.expected(group.reads) != (group.runtime_ms, group.high_ms, candidate.demands)
+            ):
+                candidate = None
+        if candidate is None:
+            key = GroupKey(run.id, stage.number, bag.tasks[0], bag.memory_steps)
+            candidate = _add(backlog, alike, key, (np.array(bag.tasks),), now)
+            if candidate is None:
+                continue
+            reads = candidate.group.reads
+            if not made.candidates and not cached.candidates:
+                made.common = frozenset(reads)
+            elif not made.common.issubset(reads):
+                made.common, shrunk = made.common.intersection(reads), True
+            own = sum([catalogue.sizes[each] for each in reads if each not in made.common])
+        made.candidates.append(candidate)
+        made.shards.append(bag.tasks[0] // stage.members)
+        made.routes.append(route)
+        made.bags.append(bag)
+        made.own_bytes.append(own)
+    if shrunk:
+        made.own_bytes = [
+            sum([catalogue.sizes[each] for each in candidate.group.reads if each not in made.common])
+            for candidate in made.candidates
+        ]
+    _rank_by_size(alike, made, cached)
+    return made
+
+
+def _bags_of(run: WorkflowRun, stage: StageRun, queued: Indices, gather: Gather | None) -> Iterator[Bag]:
+    """Each queued task alone; or with others of its memory step whose outputs the same shard reads. A group has one gather node."""
+    ready = stage.times[queued, 0].tolist()
+    steps = stage.memory_steps[queued].tolist()
+    if gather is None:
+        for task, ready_ms, step in zip(queued.tolist(), ready, steps, strict=True):
+            yield Bag((task,), ready_ms, step)
+        return
+    consumer = run.stages[gather.consumer]
+    bags: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for task, ready_ms, step in zip(queued.tolist(), ready, steps, strict=True):
+        reader = consumer_shard(gather, stage, consumer, task)
+        bags.setdefault((reader, step), []).append((task, ready_ms))
+    for (_, step), tasks in bags.items():
+        yield Bag(tuple([task for task, _ in tasks]), min([ready_ms for _, ready_ms in tasks]), step)
+
+
+def _learned(state: EngineState, run: WorkflowRun, stage: StageRun) -> object:
+    """What was learned of a stage's kind, as one value."""
+    return state.work.estimates.known_of(*run.spec.kind_of(stage.spec))
+
+
+def _is_due(cached: CachedBags, alike: _Alike) -> bool:
+    """Whether an eighth more is known of a kind than when its tasks were estimated."""
+    samples = alike.state.work.estimates.samples(*alike.run.spec.kind_of(alike.stage.spec))
+    return 8 * (cached.behind + 1) >= samples
+
+
+def _rank_by_size(alike: _Alike, made: CachedBags, before: CachedBags) -> None:
+    """Shards that read more than others are expected to take longer, and go first."""
+    if not made.candidates:
+        return
+    mean, runtime_ms = sum(made.own_bytes) // len(made.own_bytes), made.candidates[0].group.runtime_ms
+    made.mean_bytes, made.ranked_ms = mean, runtime_ms
+    if made.learned == before.learned and 8 * abs(mean - before.mean_bytes) <= before.mean_bytes:
+        made.mean_bytes, made.ranked_ms = before.mean_bytes, before.ranked_ms
+    ranks = ranks_by_size(made.own_bytes, alike.rank_ms, made.ranked_ms, made.mean_bytes)
+    for at, (candidate, rank_ms) in enumerate(zip(made.candidates, ranks, strict=True)):
+        if rank_ms != candidate.group.rank_ms:
+            group = structs.replace(candidate.group, rank_ms=rank_ms)
+            made.candidates[at] = structs.replace(candidate, group=group)
 
 
 def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:
@@ -136,18 +257,6 @@ def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:
     return [(run, number) for _, number, run in found]
 
 
-def _by_size(state: EngineState, backlog: Backlog, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Shards that read more than others are expected to take longer, and go first."""
-    ranks = ranks_by_size(state.cluster.catalogue, [each.group for each in candidates])
-    ordered = []
-    for candidate, rank_ms in zip(candidates, ranks, strict=True):
-        if rank_ms != candidate.group.rank_ms:
-            candidate = structs.replace(candidate, group=structs.replace(candidate.group, rank_ms=rank_ms))
-            backlog.candidates[candidate.group.key] = candidate
-        ordered.append(candidate)
-    return ordered
-
-
 def _common_basis(state: EngineState) -> tuple[object, ...]:
     """The part of `_basis` that all stages share."""
     catalogue, policy = state.cluster.catalogue, state.policy
@@ -163,12 +272,12 @@ def _common_basis(state: EngineState) -> tuple[object, ...]:
 def _basis(
     state: EngineState, run: WorkflowRun, stage: StageRun, common: tuple[object, ...]
 ) -> tuple[object, ...]:
-    """The facts that `_again` compares, except gather nodes, full caches and facts of single groups (`WorkState.outdate`)."""
-    kind, work = run.spec.kind_of(stage.spec), state.work
+    """The facts that offers depend on, except estimates, gather nodes, full caches and those of single groups (`outdate`)."""
+    work = state.work
     inputs = work.inputs.get(
         (run.id, stage.number)
     )  # datasets that all shards read, unless each reads some of its own
-    return common, work.estimates.known_of(*kind), work.corrections.get(kind), inputs
+    return common, work.corrections.get(run.spec.kind_of(stage.spec)), inputs
 
 
 def _again(
@@ -183,17 +292,20 @@ def _again(
 ) -> bool:
     """Offer a stage's cached bags if nothing of it has changed: of a thousand stages that wait, few change at a time."""
     cached = state.work.bags.get((run.id, stage.number))
-    if cached is None or not cached.candidates:
+    if cached is None or not cached.candidates or cached.moved:
         return False
-    basis = _basis(state, run, stage, common)
-    if evictable is not None or state.cluster.drains or cached.basis != basis:
+    basis, learned = _basis(state, run, stage, common), _learned(state, run, stage)
+    anew = evictable is not None or bool(state.cluster.drains) or cached.basis != basis
+    if anew or cached.outdated or cached.learned != learned:
+        if cached.bags and not anew:
+            return False
         candidates = _refreshed(state, cached, moment, evictable)
         if candidates is None:
             return False
-        cached.candidates, cached.basis = candidates, basis
+        cached.candidates, cached.basis, cached.learned = candidates, basis, learned
+        cached.outdated = set()
     _find_homes(homes, run, stage, cached)
-    for candidate in cached.candidates:
-        backlog.candidates[candidate.group.key] = candidate
+    backlog.candidates.update([(each.group.key, each) for each in cached.candidates])
     return True
 
 
@@ -215,7 +327,7 @@ def _refreshed(
             shape = shape_of(state, run, stage, 0, steps, *candidate.demands or (None,), reads=group.reads)
             if group.roles[0].shape != shape:
                 return None  # the largest node is another one, or the fitted memory
-        others = not cached.own and shared is not group.inputs
+        others = not cached.bags and shared is not group.inputs
         if group.reads and (others or state.cluster.catalogue.lost_of(group.reads)):
             return None
         if demands_of(state, run, stage, group.reads) != candidate.demands:
@@ -286,7 +398,8 @@ class _Alike:
         # unknown runtime is taken for would hide every shorter rank, and all calls of a quick run would be equal.
         self.rank_ms = call.rank_ms if call is not None and call.rank_ms else int(run.ranks[stage.number])
         self.gang = stage.spec.gang and state.policy.profile.gang
-        self.homed = state.policy.profile.locality and not stage.spec.gang
+        # `_find_homes` gives theirs to the others.
+        self.homed = state.policy.profile.locality and self.shared and not stage.spec.gang
         minimum = stage.spec.min_resources
         self.min_resources = None if minimum is None else state.cluster.snapshot.vector(minimum)
         self._estimates: dict[int, tuple[int | None, int | None, tuple[Demand | None, ...]]] = {}
@@ -374,8 +487,7 @@ def _add(
         part_of=part_of,
         in_quota=True,
     )
-    candidate = backlog.candidates[number] = Candidate(run, stage, group, tasks, demands)
-    return candidate
+    return Candidate(run, stage, group, tasks, demands)
 
 
 def _beside(state: EngineState, run: WorkflowRun, stage: StageRun, shard: int) -> tuple[str, tuple[int, ...]]:
@@ -593,39 +705,13 @@ def _latecomers(stage: StageRun, shard: int, queued: Indices) -> Indices:
 def _bags(
     state: EngineState, run: WorkflowRun, stage: StageRun, queued: Indices
 ) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
-    """Shards that read the same are one group of many; shards with inputs of their own are a group each."""
-    if private(stage):
-        queued = queued[: state.policy.profile.window]
-        numbers, steps = queued.tolist(), stage.memory_steps[queued].tolist()
-        for at, (task, step) in enumerate(zip(numbers, steps, strict=True)):
-            yield GroupKey(run.id, stage.number, task, step), (queued[at : at + 1],)
-        return
-    gather = divided(state, run, stage)
-    if gather is not None:
-        yield from _by_home(run, stage, queued[: state.policy.profile.window], gather)
-        return
+    """Shards that read the same are one group of many."""
     if stage.holds_only("memory_steps", 0):
         yield GroupKey(run.id, stage.number, -1, 0), (queued,)
         return
     steps = stage.memory_steps[queued]
     for step in np.unique(steps).tolist():
         yield GroupKey(run.id, stage.number, -1, step), (queued[steps == step],)
-
-
-def _by_home(
-    run: WorkflowRun, stage: StageRun, queued: Indices, gather: Gather
-) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
-    """Group queued shards by the shard that reads their outputs, and by memory step. A group has one gather node.
-
-    The key of a group names its first queued shard.
-    """
-    consumer = run.stages[gather.consumer]
-    bags: dict[tuple[int, int], list[int]] = {}
-    for task in queued.tolist():
-        reader = consumer_shard(gather, stage, consumer, task)
-        bags.setdefault((reader, int(stage.memory_steps[task])), []).append(task)
-    for (_, step), tasks in bags.items():
-        yield GroupKey(run.id, stage.number, tasks[0], step), (np.array(tasks),)
 
 
 def _roles(

@@ -347,7 +347,7 @@ def _learn_edges(recorder: Recorder, arrived: Sequence[WorkflowRun]) -> None:
             recorder.statement.assign(each, "ranks", each.ranks)
             rank(state, each)
             for stage in each.stages:
-                state.note_change(each, stage)
+                state.note_change(each, stage, anew=True)
 
 
 def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:
@@ -358,7 +358,7 @@ def _rank(recorder: Recorder, workflow: str, rank_ms: int) -> None:
     call = replace(run.spec.call, rank_ms=rank_ms)
     recorder.statement.assign(run, "spec", replace(run.spec, call=call))
     for stage in run.stages:
-        recorder.state.note_change(run, stage)
+        recorder.state.note_change(run, stage, anew=True)
 
 
 def _command(recorder: Recorder, command: Command) -> None:

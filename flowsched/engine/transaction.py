@@ -173,8 +173,9 @@ class Recorder(msgspec.Struct):
             changes.release.clear()
             anything = anything or bool(changes.fresh)
             for number in sorted(changes.fresh):
-                self._note_ready(run, run.stages[number])
+                self._note_ready(run, run.stages[number], anew=number in changes.anew)
             changes.fresh.clear()
+            changes.anew.clear()
         return anything
 
     def free(self, run: WorkflowRun, stage: StageRun, task: int, attempt: int) -> None:
@@ -196,9 +197,9 @@ class Recorder(msgspec.Struct):
         if claim is not None and claim.kind is ClaimKind.RUNNING:
             snapshot.claim(structs.replace(claim, kind=ClaimKind.RELEASING), self.statement)
 
-    def _note_ready(self, run: WorkflowRun, stage: StageRun) -> None:
+    def _note_ready(self, run: WorkflowRun, stage: StageRun, *, anew: bool) -> None:
         pair = (run.id, stage.number)
-        self.state.note_change(run, stage)
+        self.state.note_change(run, stage, anew=anew)
         if stage.counts[TaskState.QUEUED] > 0 and not run.state.terminal:
             if self.state.policy.memoizing and (is_memoized(run.spec, stage.spec) or reads_outside(stage)):
                 self._ask(run, stage)

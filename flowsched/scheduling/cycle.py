@@ -26,7 +26,7 @@ from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Preemption
-from flowsched.scheduling.queues.fair_share import FairShareOrder
+from flowsched.scheduling.queues.fair_share import FairShareOrder, UserQueue
 from flowsched.scheduling.queues.ordering import Promotions, pop_reserved, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap, over_quota
@@ -40,6 +40,8 @@ _AT_ONCE = "more important ones are on their way to their nodes; it follows at o
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
 #: So many pods like others that found no room are forecast in a cycle: the data of more seldom come before they are forecast again.
 _FORESEEN = 16
+#: So many are looked at for that: the data of those further behind are seldom wanted before they have come to the front.
+_LOOKS = 64
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
 
@@ -89,6 +91,7 @@ class _Cycle:
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.foreseen = 0  #: groups like one that found no room, of which is forecast where they will run
+        self.looks = 0  #: groups like one that found no room, whether or not one of them was forecast
         self.any_ready = bool(state.snapshot.ready.any())
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.preemption = Preemption(
@@ -149,9 +152,28 @@ class _Cycle:
             left = self.state.left
             done = self.consider(group)
             self.fair_share.moved(user_queue, done, self.state.left < left, self.reasons)
+            self.refuse_alike(user_queue, group)
         self.serve_put_off()
         self.skip()
         return considered - before
+
+    def refuse_alike(self, user_queue: UserQueue, group: PodGroup) -> None:
+        """Refuse the groups that follow one that found no room and are like it, without looking at each: a family costs one look.
+
+        Not so where they may take others' room.
+        """
+        state = self.state
+        if group.gang or not state.full or state.snapshot.nominations:
+            return
+        known = state.full.get(state.traits(group))
+        if known is None or not self.preemption.is_idle(group.priority):
+            return
+        alike = self.fair_share.pass_by(user_queue, group)
+        for each in alike if self.foresees else ():
+            self.foresee(each)
+            if not self.foresees:
+                break
+        self.reasons += [known.of(each.key) for each in alike]
 
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
@@ -292,9 +314,15 @@ class _Cycle:
             )
         return s.available_times
 
+    @property
+    def foresees(self) -> bool:
+        """Whether more pods are forecast in this cycle."""
+        return self.foreseen < _FORESEEN and self.looks <= _LOOKS
+
     def foresee(self, group: PodGroup) -> None:
         """Forecast where a bag like one that found no room will run, so that its data can go there meanwhile."""
-        if group.gang or self.foreseen >= _FORESEEN or not self.nowhere_local(group):
+        self.looks += 1
+        if group.gang or not self.foresees or not self.nowhere_local(group):
             return
         self.foreseen += 1
         left = group.roles[0].count - self.state.placed(group)

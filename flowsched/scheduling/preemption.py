@@ -363,13 +363,15 @@ class Preemption:
 
     # ---- new ones ----
 
+    def is_idle(self, priority: int) -> bool:
+        """Whether no group of this priority may take others' room in this cycle."""
+        if self._lowest is None or self._tries <= 0:
+            return True
+        return not (self._between or (self._profile.preempt and self._lowest < priority))
+
     def may(self, group: PodGroup) -> bool:
         """Whether it is worth trying for a group."""
-        if self._lowest is None or self._tries <= 0 or group.key in self._snapshot.nominations:
-            return False
-        if not group.preempts:
-            return False
-        if not (self._between or (self._profile.preempt and self._lowest < group.priority)):
+        if self.is_idle(group.priority) or not group.preempts or group.key in self._snapshot.nominations:
             return False
         spent = self._snapshot.spent.get(group.key)
         fresh = spent is None or self._now - spent >= RETAKE_MS

@@ -385,10 +385,10 @@ def test_a_batch_of_many_ends_is_looked_at_once_each(monkeypatch: pytest.MonkeyP
     looks = 0
     look = Recorder._note_ready
 
-    def counted(self: Any, run: Any, stage: Any) -> None:
+    def counted(self: Any, run: Any, stage: Any, *, anew: bool) -> None:
         nonlocal looks
         looks += 1
-        look(self, run, stage)
+        look(self, run, stage, anew=anew)
 
     monkeypatch.setattr(Recorder, "_note_ready", counted)
     scene.end(*(f"fs-w{number}-a-0-0" for number in range(200)))

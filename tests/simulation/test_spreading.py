@@ -71,12 +71,8 @@ def test_a_reference_goes_to_no_more_nodes_than_it_has_readers() -> None:
 
 
 def test_of_tasks_that_are_alike_those_that_read_most_go_first() -> None:
-    """100 s expected; 100, 300 and 3,500 MB beside 900 MB in common: half of it at least, and twice at most."""
-    catalogue = Catalogue()
-    common, *own = (catalogue.intern(f"file:/{size}", size * MB) for size in (900, 100, 300, 3500))
-    groups = [
-        bag(key, inputs=(common, each), rank_ms=500 * SECOND, runtime_ms=100 * SECOND)
-        for key, each in enumerate(own)
-    ]
-    assert ranks_by_size(catalogue, groups) == [450 * SECOND, 450 * SECOND, 600 * SECOND]
-    assert ranks_by_size(catalogue, groups[:1]) == [500 * SECOND]
+    """100 s expected; 100, 300 and 3,500 MB of their own: half of it at least, and twice at most."""
+    sizes = [100 * MB, 300 * MB, 3500 * MB]
+    ranked = ranks_by_size(sizes, rank_ms=500 * SECOND, runtime_ms=100 * SECOND, mean=1300 * MB)
+    assert ranked == [450 * SECOND, 450 * SECOND, 600 * SECOND]
+    assert ranks_by_size(sizes[:1], 500 * SECOND, 100 * SECOND, 100 * MB) == [500 * SECOND]

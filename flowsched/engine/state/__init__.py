@@ -38,9 +38,16 @@ class EngineState(msgspec.Struct):
     foreign: ForeignState = msgspec.field(default_factory=ForeignState)
     round: RoundState = msgspec.field(default_factory=RoundState)
 
-    def note_change(self, run: WorkflowRun, stage: StageRun) -> None:
-        """Tasks of a stage have changed: results that were worked out from them before are dropped."""
-        self.work.bags.pop((run.id, stage.number), None)
+    def note_change(self, run: WorkflowRun, stage: StageRun, *, anew: bool = False) -> None:
+        """Tasks of a stage have changed: results that were worked out from them before are dropped.
+
+        `anew`: so have facts of tasks that wait as before, as their inputs or their rank.
+        """
+        cached = self.work.bags.get((run.id, stage.number))
+        if cached is not None and cached.bags and not anew:
+            cached.moved = True
+        elif cached is not None:
+            del self.work.bags[run.id, stage.number]
         self.data.unswept.add((run.id, stage.number))
         self.data.coming_from.pop((run.id, stage.number), None)
         for edge in run.graph.edges_out[stage.number]:

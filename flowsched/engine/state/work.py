@@ -109,24 +109,48 @@ class Candidate(msgspec.Struct, frozen=True):
         return 0 if len(self.tasks) == 1 else role
 
 
+class Bag(NamedTuple):
+    """Tasks that are offered together, when the first of them became ready, and how often their memory has grown."""
+
+    tasks: tuple[int, ...]
+    ready_ms: int
+    memory_steps: int
+
+
 class CachedBags(msgspec.Struct):
-    """The bags of a stage that has not changed since.
+    """The bags of a stage as they were offered last.
 
     Attributes:
         candidates: The bags.
-        own: They differ in inputs or gather nodes.
         shards: Of each bag, the first shard.
         routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
         gather: How they are gathered, by which the routes were found.
-        basis: The facts from which all but their gather nodes was worked out (`backlog.collect`); None = one has changed.
+        basis: The facts from which all but their gather nodes and estimates was worked out (`backlog.collect`); None = one has
+            changed.
+        learned: What was learned of their kind when their amounts were estimated.
+        behind: How often more was learned since then.
+        moved: Tasks of the stage have changed since. Bags of others are as they were.
+        outdated: Bags of which facts have changed that concern them alone.
+        bags: The tasks of each; only of stages whose bags differ in inputs or gather nodes.
+        own_bytes: Of each such bag, the bytes that it does not share with the others.
+        common: The datasets that they share.
+        mean_bytes, ranked_ms: The mean of `own_bytes`, and the expected runtime, by which they were ranked.
     """
 
     candidates: list[Candidate]
-    own: bool
     shards: list[int]
     routes: list[Route | None]
     gather: Gather | None
     basis: tuple[object, ...] | None
+    learned: object = None
+    behind: int = 0
+    moved: bool = False
+    outdated: set[int] = msgspec.field(default_factory=set)
+    bags: list[Bag] = msgspec.field(default_factory=list)
+    own_bytes: list[int] = msgspec.field(default_factory=list)
+    common: frozenset[int] = frozenset()
+    mean_bytes: int = 0
+    ranked_ms: int | None = None
 
 
 class EngineRuns(msgspec.Struct):
@@ -161,7 +185,7 @@ class WorkState(msgspec.Struct):
         shapes_of: The keys of `shapes`, by workflow.
         equal_shapes: Shape -> the one object that stands for it, in all stages that ask for the same.
         inputs: (workflow, stage) -> dataset ids, where all shards read the same.
-        bags: (workflow, stage) -> the bags of a stage that has not changed since.
+        bags: (workflow, stage) -> the bags of a stage as they were offered last.
         staged_on: Backlog item -> nodes to which its inputs were copied.
         estimates: The learned runtimes and amounts.
         engines: Runs whose DAG another engine keeps: their kinds, and which have ended.
@@ -208,13 +232,13 @@ class WorkState(msgspec.Struct):
         return self.equal_shapes.setdefault(shape, shape)
 
     def outdate(self, groups: Iterable[int]) -> None:
-        """Note that facts of some backlog items have changed: the requests of their stages are worked out again."""
+        """Note that facts of some backlog items have changed: their requests are worked out again."""
         for number in groups:
             group = self.groups.get(number)
             if isinstance(group, GroupKey):
                 cached = self.bags.get((group.workflow, group.stage))
                 if cached is not None:
-                    cached.basis = None
+                    cached.outdated.add(number)
 
     def forget(self, workflow: str) -> list[int]:
         """Drop the state of a workflow that has ended. Returns the numbers of its backlog items."""

@@ -467,6 +467,28 @@ class FairShareOrder:
         else:
             self.leave(user_queue)
 
+    def pass_by(self, user_queue: UserQueue, like: PodGroup) -> Sequence[PodGroup]:
+        """Pass by the groups at the head of the user queue that are like one that was refused. Returns them."""
+        if user_queue.node.user_queue is None:
+            return []  # it has left
+        groups, first, queue = user_queue.groups, user_queue.at, like.queue
+        shape, minimum, priority, at = like.roles[0].shape, like.min_resources, like.priority, first
+        while at < len(groups):
+            group = groups[at]
+            if group.gang or group.roles[0].shape is not shape or group.min_resources != minimum:
+                break
+            if group.priority != priority or group.queue != queue:
+                break
+            at += 1
+        if at == first:
+            return []
+        user_queue.at = at
+        if at < len(groups):
+            self._refresh(user_queue.node)
+        else:
+            self.leave(user_queue)
+        return groups[first:at]
+
     def leave(self, user_queue: UserQueue) -> None:
         """The user queue asks for nothing more in this cycle. Its remaining groups stay in `user_queue.left`."""
         node = user_queue.node

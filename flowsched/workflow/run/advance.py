@@ -355,6 +355,7 @@ class Advance:
             if stage.cache_checked is not None:
                 self.statement.set(stage.cache_checked, slice(None), False)
             self.changes.touch(stage.number)
+            self.changes.anew.add(stage.number)
 
     def fail_waiting(self, stage: StageRun, tasks: Indices, reason: str, message: str) -> None:
         """Tasks that hold nothing cannot ever run (an input does not exist): they fail for good."""

@@ -47,6 +47,9 @@ class Changes(msgspec.Struct):
     tasks: dict[int, list[Indices]] = msgspec.field(default_factory=dict)
     stages: set[int] = msgspec.field(default_factory=set)
     fresh: set[int] = msgspec.field(default_factory=set)  #: touched stages that the step has not absorbed yet
+    anew: set[int] = msgspec.field(
+        default_factory=set
+    )  #: those of them whose tasks may read other datasets now
     workflow: bool = False
     release: list[tuple[int, int]] = msgspec.field(
         default_factory=list

@@ -259,6 +259,7 @@ class Progress:
         if stage.uniform is None and not stage.state.terminal:
             tasks = tasks[may(stage.task_state[tasks], _E.REVOKE)]
             self.moves.move(stage, tasks, _E.REVOKE)
+            self.moves.changes.anew.add(stage.number)
             if stage.cache_checked is not None:  # it will read other datasets: its cache key changes
                 self.statement.set(stage.cache_checked, tasks // stage.members, False)
 
