@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -19,7 +19,7 @@ from flowsched.engine.io_demand import declared_demand, demands_of
 from flowsched.engine.predictor import expected_runtime, memory_request
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
-from flowsched.engine.state.data import Gather
+from flowsched.engine.state.data import Gather, Route
 from flowsched.engine.state.work import Bag, CachedBags, Candidate, Demand, GroupKey
 from flowsched.scheduling.feasibility import most_of
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
@@ -53,6 +53,8 @@ def ranks_by_size(sizes: Sequence[int], rank_ms: int, runtime_ms: int | None, me
 
 
 Indices = NDArray[np.int64]
+#: Of a bag that is not known.
+_NOTHING: Final[tuple[Candidate | None, Route | None, int]] = (None, None, 0)
 _ON_NODES: Final = mask_of(TaskState.BINDING, TaskState.RUNNING)
 
 
@@ -162,58 +164,69 @@ def _own_bags(
     if estimated and not _is_due(cached, alike):
         estimated, made.learned, made.behind = False, cached.learned, cached.behind + 1
     made.gather, made.common = cached.gather, cached.common
-    known = {bag.tasks: place for place, bag in enumerate(cached.bags)}
-    catalogue, shrunk = state.cluster.catalogue, False
-    for bag in _bags_of(run, stage, queued, gather):
-        place, candidate, route, own = known.get(bag.tasks), None, None, 0
-        if place is not None and cached.bags[place] == bag:
-            candidate, route, own = cached.candidates[place], cached.routes[place], cached.own_bytes[place]
-            group = candidate.group
-            if group.key in cached.outdated or (
-                estimated
-                and alike.expected(group.reads) != (group.runtime_ms, group.high_ms, candidate.demands)
-            ):
-                candidate = None
-        if candidate is None:
-            key = GroupKey(run.id, stage.number, bag.tasks[0], bag.memory_steps)
-            candidate = _add(backlog, alike, key, (np.array(bag.tasks),), now)
-            if candidate is None:
-                continue
+    bags = list(_bags_of(run, stage, queued, gather))
+    known = dict(
+        zip(cached.bags, zip(cached.candidates, cached.routes, cached.own_bytes, strict=True), strict=True)
+    )
+    before = [known.get(bag, _NOTHING) for bag in bags]
+    changed = cached.outdated
+    if estimated:
+        changed = {
+            each.group.key for each, _, _ in before if each is not None and _is_other(alike, each)
+        } | changed
+    fresh = [at for at, (each, _, _) in enumerate(before) if each is None or each.group.key in changed]
+    sizes, shrunk = state.cluster.catalogue.sizes, False
+    for at in fresh:
+        tasks, _, memory_steps = bags[at]
+        key = GroupKey(run.id, stage.number, tasks[0], memory_steps)
+        candidate = _add(backlog, alike, key, (np.array(tasks),), now)
+        own = 0
+        if candidate is not None:
             reads = candidate.group.reads
-            if not made.candidates and not cached.candidates:
-                made.common = frozenset(reads)
-            elif not made.common.issubset(reads):
-                made.common, shrunk = made.common.intersection(reads), True
-            own = sum([catalogue.sizes[each] for each in reads if each not in made.common])
-        made.candidates.append(candidate)
-        made.shards.append(bag.tasks[0] // stage.members)
-        made.routes.append(route)
-        made.bags.append(bag)
-        made.own_bytes.append(own)
-    if shrunk:
+            made.common = frozenset(reads) if made.common is None else made.common
+            shrunk = shrunk or not made.common.issubset(reads)
+            made.common = made.common.intersection(reads)
+            own = sum([sizes[each] for each in reads if each not in made.common])
+        before[at] = candidate, None, own
+    whole = [(bag, *each) for bag, each in zip(bags, before, strict=True)]
+    for bag, candidate, route, own in whole:
+        if candidate is not None:
+            made.candidates.append(candidate)
+            made.shards.append(bag[0][0] // stage.members)
+            made.routes.append(route)
+            made.bags.append(bag)
+            made.own_bytes.append(own)
+    if shrunk and made.common is not None:
+        common = made.common
         made.own_bytes = [
-            sum([catalogue.sizes[each] for each in candidate.group.reads if each not in made.common])
+            sum([sizes[each] for each in candidate.group.reads if each not in common])
             for candidate in made.candidates
         ]
     _rank_by_size(alike, made, cached)
     return made
 
 
-def _bags_of(run: WorkflowRun, stage: StageRun, queued: Indices, gather: Gather | None) -> Iterator[Bag]:
+def _is_other(alike: _Alike, candidate: Candidate) -> bool:
+    """Whether other amounts are expected of a bag now."""
+    group = candidate.group
+    return alike.expected(group.reads) != (group.runtime_ms, group.high_ms, candidate.demands)
+
+
+def _bags_of(run: WorkflowRun, stage: StageRun, queued: Indices, gather: Gather | None) -> Iterable[Bag]:
     """Each queued task alone; or with others of its memory step whose outputs the same shard reads. A group has one gather node."""
-    ready = stage.times[queued, 0].tolist()
+    tasks, ready = queued.tolist(), stage.times[queued, 0].tolist()
     steps = stage.memory_steps[queued].tolist()
     if gather is None:
-        for task, ready_ms, step in zip(queued.tolist(), ready, steps, strict=True):
-            yield Bag((task,), ready_ms, step)
-        return
+        return zip(zip(tasks), ready, steps, strict=True)
     consumer = run.stages[gather.consumer]
     bags: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for task, ready_ms, step in zip(queued.tolist(), ready, steps, strict=True):
+    for task, ready_ms, step in zip(tasks, ready, steps, strict=True):
         reader = consumer_shard(gather, stage, consumer, task)
         bags.setdefault((reader, step), []).append((task, ready_ms))
-    for (_, step), tasks in bags.items():
-        yield Bag(tuple([task for task, _ in tasks]), min([ready_ms for _, ready_ms in tasks]), step)
+    return [
+        (tuple([task for task, _ in of_one]), min([ready_ms for _, ready_ms in of_one]), step)
+        for (_, step), of_one in bags.items()
+    ]
 
 
 def _learned(state: EngineState, run: WorkflowRun, stage: StageRun) -> object:
@@ -236,10 +249,11 @@ def _rank_by_size(alike: _Alike, made: CachedBags, before: CachedBags) -> None:
     if made.learned == before.learned and 8 * abs(mean - before.mean_bytes) <= before.mean_bytes:
         made.mean_bytes, made.ranked_ms = before.mean_bytes, before.ranked_ms
     ranks = ranks_by_size(made.own_bytes, alike.rank_ms, made.ranked_ms, made.mean_bytes)
-    for at, (candidate, rank_ms) in enumerate(zip(made.candidates, ranks, strict=True)):
-        if rank_ms != candidate.group.rank_ms:
-            group = structs.replace(candidate.group, rank_ms=rank_ms)
-            made.candidates[at] = structs.replace(candidate, group=group)
+    had = [each.group.rank_ms for each in made.candidates]
+    for at in [at for at, (one, other) in enumerate(zip(ranks, had, strict=True)) if one != other]:
+        candidate = made.candidates[at]
+        group = structs.replace(candidate.group, rank_ms=ranks[at])
+        made.candidates[at] = structs.replace(candidate, group=group)
 
 
 def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:

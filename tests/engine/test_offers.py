@@ -15,6 +15,7 @@ from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.document.decode import check_workflow
 from tests.engine.documents import clean, documents
+from tests.engine.scene import Scene, node
 from tests.engine.world import Chances, World
 from tests.soak import worlds
 
@@ -37,6 +38,11 @@ def described(backlog: Backlog) -> list[tuple[Any, ...]]:
 
 def collected(state: EngineState, now: int, evictable: Evictable | None = None) -> Backlog:
     """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
+    for offered in state.work.bags.values():
+        offered.behind, offered.mean_bytes = (
+            1 << 20,
+            0,
+        )  # estimates and ranks may be older than what was learned since
     backlog = collect(state, now, evictable)
     kept = {
         pair: (offered, list(offered.candidates), offered.basis) for pair, offered in state.work.bags.items()
@@ -76,3 +82,29 @@ def test_what_is_remembered_of_an_offer_is_what_would_be_found_again(
             world.submit(f"w{number}", check_workflow(clean(document)))
         world.run()
     world.finished()
+
+
+def test_shards_that_wait_as_before_are_offered_as_they_were() -> None:
+    """Each reads the output of a shard of its own. Two of eight have room. When one ends the next starts, and the requests of
+    four others are the same objects; a start is reserved for the fifth.
+    """
+    scene = Scene(node(cpu=8))
+    write = {"name": "a", "command": ["x"], "scatter": {"count": 8}, "outputs": [{"name": "o", "path": "o"}]}
+    read = {
+        "name": "b",
+        "command": ["x"],
+        "scatter": {"count": 8},
+        "inputs": [{"name": "i", "from": "a.o", "match": "index"}],
+    }
+    read |= {"resources": {"cpu": 4}, "estimate": {"runtime": "60s"}}
+    scene.submit("w", {**write, "resources": {"cpu": 1}}, read)
+    writers = scene.launched
+    scene.start(*writers)
+    scene.end(*writers, after=60_000)
+    first, second = scene.launched
+    scene.start(first, second)
+    before = collect(scene.state, scene.now).candidates
+    scene.end(first, after=60_000)
+    after = collect(scene.state, scene.now).candidates
+    kept = [key for key in after if after[key] is before.get(key)]
+    assert (len(before), len(after), len(kept)) == (6, 5, 4)

@@ -672,12 +672,26 @@ def test_a_pod_goes_beside_its_inputs_however_full_the_others_are() -> None:
 
 
 def test_all_that_wait_for_one_room_get_one_reason() -> None:
-    """One of a hundred finds room; each of the others is told why it does not, in its order."""
+    """One of a hundred finds room; each of the others is told why it does not, in its order. Two of those are looked at:
+    for one a start is reserved.
+    """
     plan = decide(cluster(1), *[bag(key) for key in range(1, 101)])
     assert [each.group for each in plan.placements] == [1]
     assert [each.group for each in plan.reasons] == list(range(2, 101))
     assert {each.code for each in plan.reasons} == {ReasonCode.INSUFFICIENT}
-    assert plan.looked_at == 100
+    assert plan.looked_at == 3
+
+
+def test_a_smaller_pod_behind_many_that_find_no_room_is_looked_at() -> None:
+    """Fifty of two cores do not fit beside the pod that runs; a short one of half a core behind them does."""
+    snapshot = cluster(2)
+    run(snapshot, "runs", 0, 1, until_ms=NOW + 60 * SECOND)
+    large = {key: bag(key, what=shape(2)) for key in (*range(1, 51), 52, 53)}
+    small = bag(51, what=shape(0.5), runtime_ms=SECOND)
+    plan = decide(snapshot, *[large.get(key, small) for key in range(1, 54)])
+    assert nodes(plan) == {51: [[0]]}
+    assert [each.group for each in plan.reasons] == [*range(1, 51), 52, 53]
+    assert plan.looked_at == 4
 
 
 def test_pods_beside_full_nodes_wait_for_their_data() -> None:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowsched.engine.backlog import ranks_by_size
-from flowsched.scheduling.state.data import Catalogue
 from flowsched.simulation.clusters import Loss, SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.policies import simulated
 from flowsched.simulation.world import World
 from flowsched.workflow.document.decode import check_workflow
-from tests.scheduling.scheduling_cases import bag
 
 MB = 1_000_000
 SECOND = 1_000

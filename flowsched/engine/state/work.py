@@ -109,12 +109,8 @@ class Candidate(msgspec.Struct, frozen=True):
         return 0 if len(self.tasks) == 1 else role
 
 
-class Bag(NamedTuple):
-    """Tasks that are offered together, when the first of them became ready, and how often their memory has grown."""
-
-    tasks: tuple[int, ...]
-    ready_ms: int
-    memory_steps: int
+#: Tasks that are offered together, when the first of them became ready, and how often their memory has grown.
+Bag: TypeAlias = tuple[tuple[int, ...], int, int]
 
 
 class CachedBags(msgspec.Struct):
@@ -133,7 +129,7 @@ class CachedBags(msgspec.Struct):
         outdated: Bags of which facts have changed that concern them alone.
         bags: The tasks of each; only of stages whose bags differ in inputs or gather nodes.
         own_bytes: Of each such bag, the bytes that it does not share with the others.
-        common: The datasets that they share.
+        common: The datasets that they share; None = none of them was offered yet.
         mean_bytes, ranked_ms: The mean of `own_bytes`, and the expected runtime, by which they were ranked.
     """
 
@@ -148,7 +144,7 @@ class CachedBags(msgspec.Struct):
     outdated: set[int] = msgspec.field(default_factory=set)
     bags: list[Bag] = msgspec.field(default_factory=list)
     own_bytes: list[int] = msgspec.field(default_factory=list)
-    common: frozenset[int] = frozenset()
+    common: frozenset[int] | None = None
     mean_bytes: int = 0
     ranked_ms: int | None = None
 

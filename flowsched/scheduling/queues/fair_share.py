@@ -475,7 +475,8 @@ class FairShareOrder:
         shape, minimum, priority, at = like.roles[0].shape, like.min_resources, like.priority, first
         while at < len(groups):
             group = groups[at]
-            if group.gang or group.roles[0].shape is not shape or group.min_resources != minimum:
+            own = group.roles[0].shape
+            if group.gang or not (own is shape or own == shape) or group.min_resources != minimum:
                 break
             if group.priority != priority or group.queue != queue:
                 break
