@@ -7,6 +7,7 @@ where it is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -37,7 +38,12 @@ _LAST_MS: Final = 253_402_300_799_999  #: the end of the year 9999: no date is l
 _PATH_TEXT: Final = "an absolute path of the container, without .. and control characters"
 
 
+_GOOD_PATH: Final = re.compile(r"/[^\x00-\x1f\x7f]{0,999}")
+
+
 def _wrong_path(text: str) -> str | None:
+    if _GOOD_PATH.fullmatch(text) and ".." not in text:
+        return None
     wrong = not text.startswith("/") or ".." in text.split("/") or CONTROL.search(text) is not None
     return _PATH_TEXT if wrong or len(text.encode()) > 4000 else None
 
@@ -251,20 +257,20 @@ def _placed(files: Section) -> tuple[tuple[Placed, ...], list[ReadInput]]:
     placed: list[Placed] = []
     inputs: list[ReadInput] = []
     for number, entry in enumerate(_there(files["inputs"])):
-        path, uri, directory = entry["path"] or "/", entry["uri"], entry["directory"]
-        if ("uri" in entry) == ("content" in entry):
+        read, written = entry.read, entry.values
+        path, uri, directory = read.get("path") or "/", read.get("uri"), read["directory"]
+        if ("uri" in written) == ("content" in written):
             found = "uri and content" if "uri" in entry else "neither uri nor content"
             entry.reader.fault(entry.path, found, "exactly one of uri and content")
             continue
-        if "content" in entry:
+        if "content" in written:
             placed.append(Placed(path, content=entry["content"]))
             continue
         if uri is None:
             continue
         if uri.startswith(("/", "file:")):
-            source = (
-                uri if "%" in uri else file_path(uri, bool)
-            )  # escapes are read where the file can be looked for
+            # Escapes are read where the file can be looked for.
+            source = uri if uri[0] == "/" or "%" in uri else file_path(uri, bool)
             placed.append(Placed(path, source=source, directory=directory))
             continue
         if directory and uri.startswith("s3:"):
@@ -276,13 +282,14 @@ def _placed(files: Section) -> tuple[tuple[Placed, ...], list[ReadInput]]:
 
 
 def _delivered(entry: Section) -> Delivered:
-    path, uri, prefix = entry["path"] or "/", entry["uri"] or "/", entry["path_prefix"]
+    read = entry.read
+    path, uri, prefix = read.get("path") or "/", read.get("uri") or "/", read.get("path_prefix")
     uri = target_path(uri, path) or uri
     if uri.startswith(("http:", "https:")):
         entry.fault("uri", "/absolute/path, file:///path or s3://bucket/key: nothing can be written to http")
     if prefix is not None and not (path == prefix or path.startswith(prefix.rstrip("/") + "/")):
         entry.fault("path_prefix", f"a folder that {path} lies in")
-    return Delivered(path, uri, entry["directory"], prefix, entry["name"] or "")
+    return Delivered(path, uri, read["directory"], prefix, read.get("name") or "")
 
 
 def make_call(entry: Section | None) -> Call | None:

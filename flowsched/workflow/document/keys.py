@@ -15,7 +15,7 @@ import msgspec
 
 from flowsched.errors import InvalidRequest
 from flowsched.workflow.document.limits import DEFAULT
-from flowsched.workflow.document.reader import TRUTH, Reader, child, shown, written
+from flowsched.workflow.document.reader import TRUTH, Reader, child, is_object, shown, written
 from flowsched.workflow.spec import EMPTY
 
 Schema = dict[str, Any]
@@ -27,15 +27,35 @@ class Section:
     """One object or array of a document: `values` as they are written, and `read` what its table has made of them.
 
     By `[key]` a key that is not there, or has a fault, gives its default, or None.
+
+    Args:
+        reader: Of the document.
+        values: As they are written.
+        above: The section that it is a member of, or the path of a section that is a member of none.
+        key: Which member.
+        defaults: Values of keys that may be missing.
     """
 
-    __slots__ = ("path", "read", "reader", "values")
+    __slots__ = ("_above", "_key", "read", "reader", "values")
 
-    def __init__(self, reader: Reader, values: Any, path: str, defaults: Mapping[str, Any] = EMPTY) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        values: Any,
+        above: Section | str,
+        key: str | int = "",
+        defaults: Mapping[str, Any] = EMPTY,
+    ) -> None:
         self.reader = reader
         self.values = values
-        self.path = path
+        self._above = above
+        self._key = key
         self.read = dict(defaults)
+
+    @property
+    def path(self) -> str:
+        """Its JSON path. Only faults name it, so it is made for those alone."""
+        return self._above if isinstance(self._above, str) else self._above.at(self._key)
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
@@ -139,30 +159,36 @@ class Table:
 
     def read(self, section: Section, key: Any) -> Section | None:
         """A member that is an object."""
-        return self.open(section.reader, section.values[key], section.at(key))
+        return self._open(section.reader, section.values[key], section, key)
 
     def open(self, reader: Reader, value: object, path: str) -> Section | None:
-        """An object: its keys, and each value by itself."""
-        values = reader.mapping(value, path)
-        if values is None:
+        """An object that is a member of none: its keys, and each value by itself."""
+        return self._open(reader, value, path)
+
+    def _open(
+        self, reader: Reader, value: object, above: Section | str, key: str | int = ""
+    ) -> Section | None:
+        section = Section(reader, value, above, key, self._defaults)
+        if not is_object(value) and reader.mapping(value, section.path) is None:
             return None
-        section = Section(reader, values, path, self._defaults)
-        if self._others is not None:
-            reader.count("labels", len(values), f"too many keys at {path}")
-        for key in values:
-            read = self._read.get(key)
-            if read is None and self._others is not None and self._others.pattern.fullmatch(key):
+        if self._others is not None and len(section.values) > reader.limits.labels:
+            reader.count("labels", len(section.values), f"too many keys at {section.path}")
+        readers, made = self._read, section.read
+        for name in section.values:
+            read = readers.get(name)
+            if read is None and self._others is not None and self._others.pattern.fullmatch(name):
                 read = self._others.key.kind.read
             if read is not None:
-                if (found := read(section, key)) is not None:
-                    section.read[key] = found
-            elif key in self.elsewhere:
-                section.refuse(key, self.elsewhere[key])
+                if (found := read(section, name)) is not None:
+                    made[name] = found
+            elif name in self.elsewhere:
+                section.refuse(name, self.elsewhere[name])
             else:
-                reader.unknown(path, key, [*self.keys, *([self._others.word] if self._others else [])])
-        for key, expected in self._required.items():
-            if key not in values:
-                section.fault(key, expected)
+                known = [*self.keys, *([self._others.word] if self._others else [])]
+                reader.unknown(section.path, name, known)
+        for name, expected in self._required.items():
+            if name not in section.values:
+                section.fault(name, expected)
         return section
 
 
@@ -196,6 +222,12 @@ class Form(msgspec.Struct, frozen=True):
         return None if self.wrong is None else self.wrong(text)
 
     @property
+    def check(self) -> Callable[[str], str | None]:
+        """What `fault` does; it is the rule `wrong` itself where there is no other."""
+        alone = self.pattern is None and self.least == 0 and self.most == 1 << 31
+        return self.wrong if alone and self.wrong is not None else self.fault
+
+    @property
     def schema(self) -> Schema:
         """The same for other programs."""
         made: Schema = {} if self.pattern is None else {"pattern": whole(self.pattern)}
@@ -212,17 +244,20 @@ def text(form: Form | None = None, *, free: bool = False, show: Callable[[str], 
         show: How a fault says a text that it may not repeat.
     """
     good = form or Form()
-    plain = form is None
+    fault = None if form is None else form.check
 
     def read(section: Section, key: Any) -> str | None:
         value, reader = section.values[key], section.reader
-        if not reader.is_plain(value):
+        # A text with which nothing can be wrong, as nearly all are: its path need not be made.
+        if not (
+            type(value) is str and len(value) <= reader.longest and value.isascii() and "\0" not in value
+        ):
             expected = TRUTH if free and isinstance(value, bool) else good.expected
             value = written(value) if free else value
             value = reader.text(value, section.at(key), expected, secret=show is not None)
             if value is None:
                 return None
-        wrong = None if plain else good.fault(value)
+        wrong = None if fault is None else fault(value)
         if wrong is None:
             return value
         section.fault(key, wrong, (show or shown)(value))
@@ -312,7 +347,8 @@ def amount(parse: Callable[[object], int], expected: str, form: str = "quantity"
 def _few(section: Section, key: Any, found: int, most: int | str) -> bool:
     """Whether there are no more entries than a number; a limit, by its name, ends the document instead."""
     if isinstance(most, str):
-        section.reader.count(most, found, f"too many entries at {section.at(key)}")
+        if found > getattr(section.reader.limits, most):
+            section.reader.count(most, found, f"too many entries at {section.at(key)}")
     elif found > most:
         section.fault(key, f"at most {most} {key.replace('_', ' ')}")
         return False
@@ -323,13 +359,13 @@ def list_of(of: AnyKind, most: int | str, least: int = 0) -> Kind:
     """An array, read as a list with None in place of each entry that is wrong; `most` is a number, or names a limit."""
 
     def read(section: Section, key: Any) -> list[Any] | None:
-        found = section.reader.array(section.values[key], section.at(key), empty=not least)
-        if found is None:
+        found = section.values[key]
+        if type(found) is not list or not found:
+            found = section.reader.array(found, section.at(key), empty=not least)
+        if found is None or not _few(section, key, len(found), most):
             return None
-        if not _few(section, key, len(found), most):
-            return None
-        inner = Section(section.reader, found, section.at(key))
-        return [of.read(inner, i) for i in range(len(found))]
+        inner, read_one = Section(section.reader, found, section, key), of.read
+        return [read_one(inner, i) for i in range(len(found))]
 
     largest = most if isinstance(most, int) else getattr(DEFAULT, most)
     return Kind(read, {"type": "array", "items": of.schema, "minItems": least, "maxItems": largest})
@@ -339,17 +375,18 @@ def map_of(of: AnyKind, most: int | str, name: Form, *, least: int = 0, word: st
     """An object with keys of one form, read as a dictionary without those that are wrong; `word` is what one is called."""
 
     def read(section: Section, key: Any) -> dict[str, Any] | None:
-        reader = section.reader
-        found = reader.mapping(section.values[key], section.at(key))
+        found = section.values[key]
+        if not is_object(found):
+            found = section.reader.mapping(found, section.at(key))
         if found is None or not _few(section, key, len(found), most):
             return None
         if len(found) < least:
             section.fault(key, f"at least one {word}")
-        inner = Section(reader, found, section.at(key))
+        inner = Section(section.reader, found, section, key)
         for each in found:
             wrong = name.fault(each)
             if wrong is not None:
-                reader.fault(inner.at(each), f"the {word} {shown(each)}", wrong)
+                section.reader.fault(inner.at(each), f"the {word} {shown(each)}", wrong)
             elif (value := of.read(inner, each)) is not None:
                 inner.read[each] = value
         return inner.read

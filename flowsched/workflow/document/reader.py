@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import isfinite
-from typing import Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from flowsched.errors import Fault, InvalidDocument, InvalidRequest
 from flowsched.workflow.document.limits import DEFAULT, Limits, exceeded
@@ -73,13 +73,21 @@ def shown(value: object) -> str:
     return f"a Python {type(value).__name__}"
 
 
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a value is surely an object with texts as keys, as nearly all are: `Reader.mapping` says what else it is."""
+    return type(value) is dict and _STR.issuperset(map(type, value))
+
+
 class Reader:
     """Collects the faults of one document."""
 
-    __slots__ = ("_comparisons", "_more", "faults", "limits")
+    __slots__ = ("_comparisons", "_more", "faults", "limits", "longest")
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.longest = (
+            limits.string_bytes // 4
+        )  #: a text of so many characters is within `string_bytes` in any case
         self.faults: list[Fault] = []
         self._more = 0
         self._comparisons = _COMPARISONS
@@ -131,8 +139,6 @@ class Reader:
 
     def mapping(self, value: object, path: str) -> Mapping[str, object] | None:
         """An object with texts as keys."""
-        if type(value) is dict and _STR.issuperset(map(type, value)):
-            return value
         if not isinstance(value, Mapping):
             self.fault(path, shown(value), "an object")
             return None
@@ -152,23 +158,12 @@ class Reader:
             return None
         return value
 
-    def is_plain(self, value: object) -> TypeGuard[str]:
-        """Whether a value is a text with which nothing can be wrong, as nearly all are: so that its path need not be made."""
-        return (
-            type(value) is str
-            and value.isascii()
-            and len(value) <= self.limits.string_bytes // 4
-            and "\0" not in value
-        )
-
     def text(self, value: object, path: str, expected: str = "text", *, secret: bool = False) -> str | None:
         """A text that a process, a file name and a database can hold: no NUL, no half surrogate."""
-        if self.is_plain(value):
-            return value
         if not isinstance(value, str) or isinstance(value, Number):
             self.fault(path, shown(value), expected)
             return None
-        if len(value) > self.limits.string_bytes // 4:
+        if len(value) > self.longest:
             self.check_length(value, path)
         if "\0" in value:
             what = "a text" if secret else shown(value)

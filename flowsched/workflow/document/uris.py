@@ -71,11 +71,13 @@ def file_path(uri: str, is_meant: Callable[[str], object]) -> str | None:
         The path as it is written if that is meant, or if no program that escapes has written it (`%41`, `100%`); else the
         path with its escapes decoded.
     """
+    if uri.startswith("/"):
+        return uri
     found = _FILE.fullmatch(uri)
     if found is None:
         return None
     written = found[1]
-    if uri.startswith("/") or "%" not in written or _NOT_ESCAPED.search(written) or is_meant(written):
+    if "%" not in written or _NOT_ESCAPED.search(written) or is_meant(written):
         return written
     return unquote(written)
 

@@ -5,10 +5,9 @@ Faults of the document are given in the task's own words: `$.stages[0].files.inp
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from fractions import Fraction
+from decimal import ROUND_CEILING, Context
 from typing import Any, Final
 
 import msgspec
@@ -231,6 +230,10 @@ def _resources(asked: Asked, known: Mapping[str, str]) -> dict[str, Any]:
     return resources
 
 
+#: An amount has at most 17 digits, and a unit 10: no product is rounded.
+_EXACT: Final = Context(prec=40)
+
+
 def _bytes(gigabytes: float, unit: int = 10**9) -> int:
     """Gigabytes as bytes, rounded up: 6.1 is 6,100,000,000, whatever binary fractions say.
 
@@ -238,7 +241,7 @@ def _bytes(gigabytes: float, unit: int = 10**9) -> int:
         gigabytes: As the task has them.
         unit: Bytes of one. TES says 10⁹; engines send memory divided by 2³⁰.
     """
-    return math.ceil(Fraction(repr(gigabytes)) * unit)
+    return int((_EXACT.create_decimal(repr(gigabytes)) * unit).to_integral_value(ROUND_CEILING, _EXACT))
 
 
 def _step(executor: TaskExecutor) -> dict[str, Any]:

@@ -237,8 +237,11 @@ def _respelt(
     sent: dict[str, Any], kind: type[msgspec.Struct], path: str, faults: list[Fault]
 ) -> dict[str, Any]:
     """One object with the fields of `kind` in snake_case; null beside a value says nothing."""
+    spellings = _spellings(kind)
+    if spellings.keys().isdisjoint(sent):
+        return sent
     made = dict(sent)
-    for camel, snake in _spellings(kind).items():
+    for camel, snake in spellings.items():
         if camel not in made:
             continue
         value, other = made.pop(camel), made.get(snake)
