@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -43,13 +44,20 @@ class Bulk:
         """Execute an `insert` with RETURNING and return its rows."""
         found: list[Row[Any]] = []
         for some in _chunks(rows, _VALUES):
-            sql, parameters = self._sql, self._columns(some)
+            parameters: tuple[Any, ...]
             if self._sqlite:  # executemany returns nothing, hence one long VALUES list
-                before, values, after = sql.partition(_marks(len(some[0])))
-                sql = f"{before}{', '.join([values] * len(some))}{after}"
-                parameters = tuple(value for row in some for value in row)
+                sql, parameters = self._of_rows(len(some)), tuple(chain.from_iterable(some))
+            else:
+                sql, parameters = self._sql, self._columns(some)
             found.extend(connection.exec_driver_sql(sql, parameters))
         return found
+
+    def _of_rows(self, count: int) -> str:
+        """SQLite's statement for so many rows at once."""
+        if count == 1:
+            return self._sql
+        marks = _marks(len(self._literals))
+        return self._sql.replace(marks, ", ".join([marks] * count), 1)
 
     def _columns(self, rows: Sequence[tuple[Any, ...]]) -> tuple[str, ...]:
         """Turn rows into one array per column, in PostgreSQL's notation."""

@@ -381,7 +381,8 @@ class GroupWriter:
             outcomes |= {item: result for (item, _), result in zip(items, results, strict=True)}
 
         good = [(item, work.delta) for item, work in steps if outcomes[item] is None]
-        self._changes.write(connection, [delta for _, delta in good])
+        if good:
+            self._changes.write(connection, [delta for _, delta in good])
         offsets: list[int] = []
         for _, delta in good:
             offsets.append(len(events))
