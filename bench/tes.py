@@ -9,8 +9,8 @@ by turns in the same run at the same rate, is a bare aiohttp handler in a proces
 
 Creates: tasks of Cromwell's kind, each unlike the others, over one keep-alive connection and over 16, until their answers; their
 queue is paused, so that accepting is measured and not running. The baseline is a bare transaction of one row on the same file
-system (SQLite with synchronous=FULL). Afterwards the service is killed, the database is opened again, and every answered id must
-be there.
+system (SQLite with synchronous=FULL). For CPU it is the bare aiohttp handler, which reads the same bodies by turns. Afterwards the
+service is killed, the database is opened again, and every answered id must be there.
 
 The service is a process of its own, the whole of it but for the pods, which are timers.
 """
@@ -93,11 +93,12 @@ async def bare(size: int) -> None:
 
     body = json.dumps({"x": "y" * (size - 9)}).encode()
 
-    async def answer(_: web.Request) -> web.Response:
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
         return web.Response(body=body, content_type="application/json")
 
     application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
+    application.router.add_route("*", "/{path:.*}", answer)
     await _listen(application, web)
 
 
@@ -200,6 +201,17 @@ async def created(
     return count / (time.perf_counter() - begun), idents
 
 
+async def read_bodies(port: int, first: int, count: int, connections: int) -> None:
+    """The requests of `created`, to the server that does nothing."""
+    bodies = iter([task(number, "bench") for number in range(first, first + count)])
+
+    async def work(connection: Connection) -> None:
+        for body in bodies:
+            await connection.ask("POST", TASKS, body)
+
+    await over(port, connections, work)
+
+
 def transactions(folder: Path, count: int = 300) -> float:
     """Bare transactions of one row a second."""
     connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
@@ -233,7 +245,8 @@ async def measure_creates(url: str, folder: Path, count: int, rounds: int) -> di
     idents: list[str] = []
     rates: dict[int, list[float]] = {1: [], CREATORS: []}
     cpu: dict[int, list[float]] = {1: [], CREATORS: []}
-    async with started("--serve", str(folder), url) as server:
+    bare_cpu: dict[int, list[float]] = {1: [], CREATORS: []}
+    async with started("--serve", str(folder), url) as server, started("--bare", "30") as other:
         await over(server.port, 1, paused)
         for number in range(rounds):
             plain.append(transactions(folder))
@@ -242,6 +255,9 @@ async def measure_creates(url: str, folder: Path, count: int, rounds: int) -> di
                 first = (2 * number + place) * count
                 rate, answered = await created(server.port, first, count, "bench", connections)
                 cpu[connections].append((server.cpu_s() - before) / count * 1e6)
+                before = other.cpu_s()
+                await read_bodies(other.port, first, count, connections)
+                bare_cpu[connections].append((other.cpu_s() - before) / count * 1e6)
                 rates[connections].append(rate)
                 idents += answered
     if len(set(idents)) != 2 * rounds * count:
@@ -252,6 +268,8 @@ async def measure_creates(url: str, folder: Path, count: int, rounds: int) -> di
     return {
         "creates_per_s": statistics.median(rates[CREATORS]),
         "create_cpu_us": statistics.median(cpu[CREATORS]),
+        "bare_create_cpu_us": statistics.median(bare_cpu[CREATORS]),
+        "bare_single_create_cpu_us": statistics.median(bare_cpu[1]),
         "single_creates_per_s": statistics.median(rates[1]),
         "single_create_cpu_us": statistics.median(cpu[1]),
         "bare_per_s": statistics.median(plain),
@@ -393,7 +411,11 @@ def show(figures: dict[str, Any]) -> None:
     print(f"  ratio p50 {figures['ours_p50_ms'] / figures['bare_p50_ms']:.1f}, p99 {_ratio(figures):.1f}")
     rate, plain = figures["creates_per_s"], figures["bare_per_s"]
     single, many = figures["single_create_cpu_us"], figures["create_cpu_us"]
-    print(f"  CPU of a create {single:,.0f} µs over one connection, {many:,.0f} µs over {CREATORS}")
+    bare_single, bare_many = figures["bare_single_create_cpu_us"], figures["bare_create_cpu_us"]
+    print(
+        f"  CPU of a create {single:,.0f} µs over one connection ({single / bare_single:.1f} of bare aiohttp's), "
+        f"{many:,.0f} µs over {CREATORS} ({many / bare_many:.1f})"
+    )
     print(f"  creates over one connection {figures['single_creates_per_s']:,.0f}/s")
     print(
         f"  creates over {CREATORS} connections {rate:,.0f}/s, {rate / plain:.2f} of {plain:,.0f}/s bare transactions"

@@ -208,11 +208,7 @@ class Running:
 def new_id() -> str:
     """A workflow id: sorts by time, is a DNS label, and is not guessed (60 random bits)."""
     number = (int(time.time() * 1000) << 60) | secrets.randbits(60)
-    digits = []
-    for _ in range(21):
-        number, digit = divmod(number, 32)
-        digits.append(_ALPHABET[digit])
-    return "w" + "".join(reversed(digits))
+    return "w" + "".join([_ALPHABET[number >> shift & 31] for shift in range(100, -1, -5)])
 
 
 def now_ms() -> int:

@@ -121,7 +121,8 @@ class Admission:
             self._pending = _sum(self._pending, (-wanted[0], -wanted[1]))
             self._since = _sum(self._since, wanted)
             self._pending_of[payer] -= wanted[0]
-            self._pending_of += Counter()  # what is 0 goes
+            if not self._pending_of[payer]:
+                del self._pending_of[payer]
 
     def notes(self, spec: WorkflowSpec) -> list[str]:
         """Notes about the stages that get the timeout of their queue."""
@@ -157,11 +158,13 @@ class Admission:
 
 def timeout_faults(spec: WorkflowSpec, most_ms: int) -> list[Fault]:
     """The timeouts that are longer than a queue allows. `most_ms`: 0 = it allows all."""
+    if not most_ms:
+        return []
     expected = f"at most {format_duration(most_ms)} in queue {spec.queue} (max_timeout_ms of its profile)"
     return [
         Fault(f"$.stages[{at}].timeout", format_duration(stage.timeout_ms), expected)
         for at, stage in enumerate(spec.stages)
-        if most_ms and stage.timeout_ms is not None and stage.timeout_ms > most_ms
+        if stage.timeout_ms is not None and stage.timeout_ms > most_ms
     ]
 
 
@@ -183,4 +186,7 @@ def check_user(queue: str, user: str, live: int, new: int, most: int) -> None:
 
 
 def _sum(*loads: tuple[int, int]) -> tuple[int, int]:
-    return sum(load[0] for load in loads), sum(load[1] for load in loads)
+    tasks = size = 0
+    for more_tasks, more_bytes in loads:
+        tasks, size = tasks + more_tasks, size + more_bytes
+    return tasks, size

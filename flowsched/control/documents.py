@@ -22,19 +22,19 @@ class Documents:
     def __init__(self, reads: Workflows) -> None:
         self._reads = reads
         self._cached: OrderedDict[str, tuple[WorkflowSpec, int]] = OrderedDict()
+        self._cached_bytes = 0
         self._live: WeakValueDictionary[str, WorkflowSpec] = WeakValueDictionary()
 
     def keep(self, workflow: str, spec: WorkflowSpec, size_bytes: int) -> None:
         """Remember one that was just decoded, until `trim` at least."""
         self._live[workflow] = spec
+        self._cached_bytes += size_bytes - self._cached.pop(workflow, (spec, 0))[1]
         self._cached[workflow] = spec, size_bytes
-        self._cached.move_to_end(workflow)
 
     def trim(self) -> None:
         """Keep no more than a few: one decoded document takes up to ten times its bytes."""
-        size = sum(size for _, size in self._cached.values())
-        while len(self._cached) > _CACHED or size > _CACHED_BYTES:
-            size -= self._cached.popitem(last=False)[1][1]
+        while len(self._cached) > _CACHED or self._cached_bytes > _CACHED_BYTES:
+            self._cached_bytes -= self._cached.popitem(last=False)[1][1]
 
     def __contains__(self, workflow: str) -> bool:
         """Whether the document of this workflow is here, which then exists or has expired. False says nothing."""

@@ -29,7 +29,7 @@ from flowsched.errors import Conflict, FlowschedError, InvalidDocument, NotFound
 from flowsched.log_lines import get_logger
 from flowsched.scheduling.explain.forecast import Starts
 from flowsched.store.database import Database
-from flowsched.store.requests import Repeats, TesTask
+from flowsched.store.requests import Repeats, TesTask, compress
 from flowsched.store.tes import TesFilter, TesRow, TesTasks, page_token, read_logs, read_token
 from flowsched.values import replace
 from flowsched.workflow.formats.tes import answers
@@ -367,7 +367,7 @@ class TesService:
         made = await aside(len(raw), workflow_of, task, identity=identity)
         await allowed_paths.check(made.spec, self._refusal)
         body = encode_task(task)
-        stored = await aside(len(body), zlib.compress, body)
+        stored = await aside(len(body), compress, body)
         now = self._clock()
         key, repeats = self._key(task, raw, client, idempotency_key, now)
         spec, document = await with_rank(made.spec, made.document, self._ranks)

@@ -282,11 +282,11 @@ class Recorder(msgspec.Struct):
     def _task_rows(self, run: WorkflowRun, stage: StageRun, touched: list[NDArray[np.int64]]) -> None:
         """Rows of the tasks that need one. Most of a million that become ready, or are cancelled unseen, do not."""
         written = [some[(stage.version[some] > 0) | _DURABLE[stage.task_state[some]]] for some in touched]
-        tasks = np.unique(np.concatenate(written), return_counts=True)[
-            0
-        ]  # without counts numpy loads numpy.ma
+        tasks = np.concatenate(written)
         if len(tasks) == 0:
             return
+        if len(tasks) > 1:
+            tasks = np.unique(tasks, return_counts=True)[0]  # without counts numpy loads numpy.ma
         self.statement.add(stage.own("version"), tasks, 1)
         self.delta.tasks.extend(task_rows(self.state, run, stage, tasks))
 

@@ -57,6 +57,8 @@ def parse_quantity(value: object, scale: int = 1) -> int:
     Raises:
         InvalidRequest: It is no quantity, or negative.
     """
+    if type(value) is int and 0 <= value <= LARGEST_BYTES:
+        return value * scale
     text = _as_text(value)
     match = _QUANTITY.fullmatch(text)
     if match is None or not (match[1] or match[2]):
