@@ -8,7 +8,7 @@ where it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -200,7 +200,7 @@ def make_container(section: Section) -> ReadContainer | None:
     _refuse(section, ("command", "inputs", "outputs", "container"))
     for role in (section["roles"] or {}).values():
         _refuse(role, ("command", "container"))
-    steps = tuple(_step(entry) for entry in _there(section["steps"]))
+    steps = tuple([_step(entry) for entry in _there(section["steps"])])
     files = section["files"]
     if files is None:
         return ReadContainer(Container(steps), [])
@@ -208,7 +208,7 @@ def make_container(section: Section) -> ReadContainer | None:
     container = Container(
         steps,
         placed,
-        tuple(_delivered(entry) for entry in _there(files["outputs"])),
+        tuple([_delivered(entry) for entry in _there(files["outputs"])]),
         tuple(
             Mount(entry["source"] or "/", entry["path"] or "/", entry["read_only"])
             for entry in _there(files["mounts"])
@@ -223,8 +223,8 @@ def make_container(section: Section) -> ReadContainer | None:
     return ReadContainer(container, inputs)
 
 
-def _there(entries: Sequence[Any] | None) -> Iterator[Any]:
-    return (entry for entry in entries or () if entry is not None)
+def _there(entries: Sequence[Any] | None) -> list[Any]:
+    return [entry for entry in entries or () if entry is not None]
 
 
 def _refuse(section: Section, keys: tuple[str, ...]) -> None:

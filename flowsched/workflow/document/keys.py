@@ -26,14 +26,8 @@ _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 class Section:
     """One object or array of a document: `values` as they are written, and `read` what its table has made of them.
 
-    By `[key]` a key that is not there, or has a fault, gives its default, or None.
-
-    Args:
-        reader: Of the document.
-        values: As they are written.
-        above: The section that it is a member of, or the path of a section that is a member of none.
-        key: Which member.
-        defaults: Values of keys that may be missing.
+    By `[key]` a key that is not there, or has a fault, gives its default, or None. It is the member `key` of the section `above`,
+    or stands alone at a path.
     """
 
     __slots__ = ("_above", "_key", "read", "reader", "values")
@@ -222,12 +216,6 @@ class Form(msgspec.Struct, frozen=True):
         return None if self.wrong is None else self.wrong(text)
 
     @property
-    def check(self) -> Callable[[str], str | None]:
-        """What `fault` does; it is the rule `wrong` itself where there is no other."""
-        alone = self.pattern is None and self.least == 0 and self.most == 1 << 31
-        return self.wrong if alone and self.wrong is not None else self.fault
-
-    @property
     def schema(self) -> Schema:
         """The same for other programs."""
         made: Schema = {} if self.pattern is None else {"pattern": whole(self.pattern)}
@@ -244,7 +232,7 @@ def text(form: Form | None = None, *, free: bool = False, show: Callable[[str], 
         show: How a fault says a text that it may not repeat.
     """
     good = form or Form()
-    fault = None if form is None else form.check
+    fault = None if form is None else form.fault
 
     def read(section: Section, key: Any) -> str | None:
         value, reader = section.values[key], section.reader

@@ -479,8 +479,9 @@ def _role(
     size = sum(len(part.encode()) + 1 for part in command) + sum(
         len(name) + len(value.encode()) + 2 for name, value in template.env.items()
     )
-    what = f"command and environment at {section.path} are too large (bytes)"
-    section.reader.count("command_bytes", size, what)
+    if size > section.reader.limits.command_bytes:
+        what = f"command and environment at {section.path} are too large (bytes)"
+        section.reader.count("command_bytes", size, what)
     return RoleSpec(
         name=name,
         replicas=replicas,
@@ -516,11 +517,13 @@ def _resolve(section: Section) -> tuple[Resources | None, Resources | None]:
         return (None if asked is None else _with(Resources(), asked)), None
     requests = _with(Resources(), {**most, **(asked or {})})
     for name, amount in most.items():
-        path = child(section.at("limits"), name)
+        found, expected = None, ""
         if amount == 0:
-            section.reader.fault(path, "0", "more than nothing (leave it out for no limit)")
+            found, expected = "0", "more than nothing (leave it out for no limit)"
         elif asked is not None and asked.get(name, 0) > amount:
-            section.reader.fault(path, "a limit below what is requested", "at least as much as in resources")
+            found, expected = "a limit below what is requested", "at least as much as in resources"
+        if found is not None:
+            section.reader.fault(child(section.at("limits"), name), found, expected)
     return requests, _with(_NOTHING, most)
 
 
