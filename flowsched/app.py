@@ -12,7 +12,14 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from flowsched.control.admission import LiveLimits
     from flowsched.control.leading.leader import TermSettings
     from flowsched.control.profiles import ProfileBook
+    from flowsched.control.service import Service
     from flowsched.workflow.spec import StageSpec
 
 DEFAULT_PORT: Final = 8470
@@ -547,15 +555,29 @@ async def running(
     Raises:
         ConfigurationError: It cannot start like this.
     """
-    from flowsched.api.connections import Connections
-    from flowsched.api.server import build_api, runner_of
+    async with _led(settings, partial(_listening, settings, sockets), accepted) as service:
+        yield service
 
+
+@asynccontextmanager
+async def alone(settings: Settings) -> AsyncIterator[Running]:
+    """The same without a port: only this process asks it.
+
+    Raises:
+        ConfigurationError: It cannot start like this.
+    """
+    async with _led(settings, lambda _: nullcontext(""), lambda: None) as service:
+        yield service
+
+
+@asynccontextmanager
+async def _led(
+    settings: Settings,
+    opened: Callable[[Service], AbstractAsyncContextManager[str]],
+    accepted: Callable[[], object],
+) -> AsyncIterator[Running]:
+    """A service that leads. `opened`: opens its port, and gives its URL."""
     async with assembled(settings) as (service, leader, _, executor):
-        connections = Connections()
-        app = build_api(service, token=settings.token, connections=connections)
-        runner = runner_of(app)
-        await runner.setup()
-        servers: Sequence[asyncio.Server] = ()
         leading = asyncio.create_task(leader.run(), name="leader")
         fall = partial(_fall, caller=asyncio.current_task())
         loops = BackgroundTasks("the service")
@@ -565,24 +587,42 @@ async def running(
         loops.keep(service.policies.run, "profile")
         try:
             # The port first: a service that waits or recovers answers reads, takes cancels, and reports its progress in /readyz.
-            servers = await _listen(connections, runner.server, settings, sockets)
-            url = _url_of(settings, servers)
-            if not settings.replicated:
-                await _until(lambda: leader.leadership.accepted, leading)
-                accepted()
-            get_logger(__name__).info("listening", url=url)
-            if not settings.replicated:
-                await _until(lambda: service.ready()[0], leading)
-            leading.add_done_callback(fall)
-            yield Running(url, service, executor)
+            async with opened(service) as url:
+                if not settings.replicated:
+                    await _until(lambda: leader.leadership.accepted, leading)
+                    accepted()
+                if url:
+                    get_logger(__name__).info("listening", url=url)
+                if not settings.replicated:
+                    await _until(lambda: service.ready()[0], leading)
+                leading.add_done_callback(fall)
+                yield Running(url, service, executor)
         finally:
-            for server in servers:
-                server.close()
-            await runner.cleanup()
             await loops.close()
             leading.remove_done_callback(fall)
             leading.cancel()
             await asyncio.gather(leading, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _listening(
+    settings: Settings, sockets: Sequence[socket.socket], service: Service
+) -> AsyncIterator[str]:
+    """The API of a service on its port."""
+    from flowsched.api.connections import Connections
+    from flowsched.api.server import build_api, runner_of
+
+    connections = Connections()
+    runner = runner_of(build_api(service, token=settings.token, connections=connections))
+    await runner.setup()
+    servers: Sequence[asyncio.Server] = ()
+    try:
+        servers = await _listen(connections, runner.server, settings, sockets)
+        yield _url_of(settings, servers)
+    finally:
+        for server in servers:
+            server.close()
+        await runner.cleanup()
 
 
 async def _listen(

@@ -6,12 +6,11 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from flowsched.errors import FlowschedError, TooMuch, Unauthorized, Unavailable
 from flowsched.log_lines import get_logger
-from flowsched.workflow.views import ProblemView
+from flowsched.workflow.views import ProblemView, encode
 
 log = get_logger(__name__)
 
@@ -85,21 +84,3 @@ def problem(
     """The answer itself."""
     view = ProblemView(title=title, status=status, detail=detail, instance=instance, faults=faults or [])
     return web.Response(status=status, body=encode(view), content_type=MEDIA)
-
-
-def encode(view: object) -> bytes:
-    """As JSON. Lone surrogates, which UTF-8 cannot hold, are replaced: an echo must not be a 500."""
-    try:
-        return msgspec.json.encode(view)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_replaced(msgspec.to_builtins(view)))
-
-
-def _replaced(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_replaced(key): _replaced(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_replaced(inner) for inner in value]
-    return value

@@ -17,11 +17,12 @@ from flowsched.api.forwarding import forwarding
 from flowsched.api.handlers.pages import CONTENT_SECURITY_POLICY, to_page, wants_page
 from flowsched.api.openapi import openapi
 from flowsched.api.parameters import decode_query
-from flowsched.api.problems import Handler, encode, problems, refused
+from flowsched.api.problems import Handler, problems, refused
 from flowsched.api.routes import Call, Limits, Policy, Route, Serving
 from flowsched.api.table import ALIASES, ROUTES
 from flowsched.control.service import Service
 from flowsched.errors import Unauthorized, Unavailable
+from flowsched.workflow.views import encode
 
 #: An id has no colon: `tasks/{id}:cancel` is not the id of a task.
 _ID: Final = "{id:[^{}/:]+}"

@@ -6,7 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -421,7 +421,10 @@ async def _run(
     found = read(settings)
     if results is not None:
         fetching.check(found.raw, results.fetch)
-    served = client_of(there or opts.server, opts.token) if settings is None else _embedded(settings)
+    if settings is None:
+        served: AbstractAsyncContextManager[Client] = client_of(there or opts.server, opts.token)
+    else:
+        served = _embedded(settings, listens=isinstance(found, EngineWorkflow))
     async with served as client:
         base = await _resumed(client, found.raw, resume, own=own is not None)
         accepted = await found.submit(client, resume=base)
@@ -501,15 +504,19 @@ async def _ended(client: Client, view: WorkflowView, *, own: bool) -> str:
 
 
 @asynccontextmanager
-async def _embedded(settings: Settings) -> AsyncIterator[Client]:
+async def _embedded(settings: Settings, *, listens: bool) -> AsyncIterator[Client]:
+    """A client of a service in this process. `listens`: an engine asks it over its port, too."""
     from flowsched import app
+    from flowsched.cli.own_service import OwnService
     from flowsched.log_lines import configure_logging
 
     configure_logging(settings.log_level, as_json=settings.log_json)
     try:
-        async with app.running(settings) as service, Client(service.url, settings.token) as client:
-            app.spare_the_collector()
-            yield client
+        async with app.running(settings) if listens else app.alone(settings) as running:
+            session = None if listens else OwnService(running.service)
+            async with Client(running.url, settings.token, session=session) as client:
+                app.spare_the_collector()
+                yield client
     except InUse as error:
         raise in_use(error, settings.root) from None
 

@@ -319,6 +319,7 @@ class Client:
         timeout: Seconds for one request; streams have no end.
         slow: Called with whether nothing listens there when a request has no answer after `SLOW_S`; None = nothing is.
         start_timeout: Seconds that a call waits while nothing listens or the service is not ready: it may be starting.
+        session: How the service is asked; None = over HTTP.
     """
 
     def __init__(
@@ -328,8 +329,15 @@ class Client:
         timeout: float = 30.0,
         slow: Callable[[bool], object] | None = None,
         start_timeout: float = START_S,
+        session: Session | None = None,
     ) -> None:
-        self._session = Session(url, token, timeout, slow, start_timeout)
+        if session is None:
+            from flowsched.client.http_session import (
+                HttpSession,  # HTTP takes a fifth of a short `flowsched run`
+            )
+
+            session = HttpSession(url, token, timeout, slow, start_timeout)
+        self._session = session
 
     @property
     def url(self) -> str:

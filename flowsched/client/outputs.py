@@ -17,7 +17,6 @@ from flowsched.errors import NotFound, Unavailable, no_such
 
 #: A download that broke off is begun again so often in all.
 ATTEMPTS: Final = 3
-_BLOCK: Final = 1 << 20
 
 
 async def read_output(session: Session, path: str) -> AsyncGenerator[bytes, None]:
@@ -29,7 +28,7 @@ async def read_output(session: Session, path: str) -> AsyncGenerator[bytes, None
         Unavailable: The connection broke: what was read so far is not the whole.
     """
     async with session.stream(path, params={}) as response:
-        async for block in response.content.iter_chunked(_BLOCK):
+        async for block in response.chunks:
             yield block
 
 
@@ -65,7 +64,7 @@ async def _save(session: Session, path: str, target: str | Path | Callable[[str]
         temporary = file.with_name(f".flowsched-{secrets.token_hex(8)}.part")
         try:
             with temporary.open("xb") as writing:
-                async for block in response.content.iter_chunked(_BLOCK):
+                async for block in response.chunks:
                     await asyncio.to_thread(writing.write, block)
             os.replace(temporary, file)
         finally:

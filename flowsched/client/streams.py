@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final
 
-import aiohttp
 import msgspec
 
 from flowsched.client.session import Session, back_off, decoded
@@ -27,11 +26,11 @@ class Frame(msgspec.Struct, frozen=True):
     data: bytes
 
 
-async def frames(content: aiohttp.StreamReader) -> AsyncIterator[Frame]:
+async def frames(chunks: AsyncIterator[bytes]) -> AsyncIterator[Frame]:
     """Split a stream into messages. Comments and `retry` are dropped; a message that was cut off never appears."""
     number, name, data = "", "message", bytearray()
     pending = b""
-    async for chunk in content.iter_any():
+    async for chunk in chunks:
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
             field, _, value = line.rstrip(b"\r").partition(b":")
@@ -79,7 +78,7 @@ async def _resumed(
             headers = {} if after is None else {"Last-Event-ID": str(after)}
             async with session.stream(path, params=params, headers=headers) as response:
                 patience.opened()
-                async for frame in frames(response.content):
+                async for frame in frames(response.chunks):
                     if frame.name == "end":
                         return
                     if frame.name == "message" and frame.id.isdigit():
@@ -104,7 +103,7 @@ async def followed_log(
                 if "tail" in begin:
                     offset = int(response.headers["Flowsched-Next-Offset"])
                     begin = {"offset": str(offset)}
-                async for chunk in response.content.iter_any():
+                async for chunk in response.chunks:
                     offset += len(chunk)
                     begin = {"offset": str(offset)}
                     patience.fed()

@@ -674,3 +674,21 @@ class PluginView(View, kw_only=True):
     problem: str = ""  #: why it does not work at all
     failures: int = 0  #: how often it failed under the profiles in force
     last_failure: str = ""
+
+
+def encode(view: object) -> bytes:
+    """As JSON. Lone surrogates, which UTF-8 cannot hold, are replaced: an echo must not be a 500."""
+    try:
+        return msgspec.json.encode(view)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_replaced(msgspec.to_builtins(view)))
+
+
+def _replaced(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_replaced(key): _replaced(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_replaced(inner) for inner in value]
+    return value

@@ -68,9 +68,10 @@ def test_a_workflow_runs_without_a_server(tmp_path: Path) -> None:
     assert (tmp_path / "flowsched" / "flowsched.db").exists()
 
 
-#: What a `run` on SQLite and this machine needs nothing of.
+#: What a `run` on SQLite and this machine needs nothing of: it asks its service without HTTP.
 NOT_LOADED = (
-    "alembic", "flowsched.cluster.kubernetes.api", "flowsched.cluster.kubernetes.executor", "fsspec", "kubernetes_asyncio",
+    "aiohttp", "alembic", "flowsched.api", "flowsched.cluster.kubernetes.api", "flowsched.cluster.kubernetes.executor",
+    "fsspec", "kubernetes_asyncio",
     "networkx", "numpy.ma.", "opentelemetry",
     "prometheus_client", "pydantic", "sqlalchemy.dialects.postgresql",
     "WDL", "yaml",

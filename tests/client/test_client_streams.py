@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -15,20 +16,16 @@ from flowsched.client.streams import frames
 from flowsched.workflow.views import AttemptView, WaitingView
 
 
-def pieces(*parts: bytes) -> object:
-    class Content:
-        async def iter_any(self) -> object:
-            for part in parts:
-                yield part
-
-    return Content()
+async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
 
 
 async def test_messages_are_found_wherever_the_network_cuts_them() -> None:
     """One byte at a time, with comments and carriage returns; an unfinished message never appears."""
     stream = b': hi\r\nretry: 5\r\n\r\nid: 7\r\ndata: {"a":1}\r\n\r\n: \n\nid: 8\nevent: end\ndata: {}\n\nid: 9\ndata: {"c'
     content = pieces(*[stream[i : i + 1] for i in range(len(stream))])
-    found = [(f.id, f.name, f.data) async for f in frames(content)]  # type: ignore[arg-type]
+    found = [(f.id, f.name, f.data) async for f in frames(content)]
     assert found == [("7", "message", b'{"a":1}'), ("8", "end", b"{}")]
 
 

@@ -12,12 +12,12 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 
 from flowsched.api.parameters import read_body
-from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Query
 from flowsched.aside import aside
 from flowsched.errors import InvalidRequest, TooLarge
 from flowsched.workflow.document.limits import Limits as DocumentLimits
 from flowsched.workflow.json_pieces import Malformed, Span, Structure
+from flowsched.workflow.views import encode
 
 T = TypeVar("T")
 

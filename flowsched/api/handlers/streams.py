@@ -18,12 +18,11 @@ import msgspec
 from aiohttp import web
 
 from flowsched.api.parameters import last_event_id, path_text, task_of
-from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Q, Query, Serving
 from flowsched.control.history import happens
 from flowsched.errors import FlowschedError, InvalidRequest, Unavailable
 from flowsched.log_lines import get_logger
-from flowsched.workflow.views import EventView
+from flowsched.workflow.views import EventView, encode
 
 log = get_logger(__name__)
 

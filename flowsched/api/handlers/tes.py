@@ -13,12 +13,12 @@ import msgspec
 from aiohttp import web
 
 from flowsched.api.parameters import idempotency_key, path_text, read_body
-from flowsched.api.problems import encode
 from flowsched.api.routes import Call, Query
 from flowsched.errors import Unavailable
 from flowsched.version import VERSION
 from flowsched.workflow.formats.tes.document import PARAMETERS
 from flowsched.workflow.formats.tes.task import Input, Output, TaskExecutor
+from flowsched.workflow.views import encode
 
 TES_PREFIX: Final = "/ga4gh/tes/v1"
 #: Where clients also look for it. Before each of them, and before `TES_PREFIX`, an endpoint may name the run of its tasks.

@@ -9,10 +9,9 @@ import msgspec
 from aiohttp import web
 
 from flowsched.api.parameters import TEXT, idempotency_key, path_text, read_body, read_json, task_of
-from flowsched.api.problems import encode
 from flowsched.api.routes import PREFIX, Call, Query
 from flowsched.workflow.run.states import ReportedState
-from flowsched.workflow.views import CancelledView, ExplanationView, TaskView, WorkflowView
+from flowsched.workflow.views import CancelledView, ExplanationView, TaskView, WorkflowView, encode
 
 #: How many entries one page may have.
 LARGEST_PAGE: Final = 1000

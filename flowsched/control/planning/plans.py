@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 
 from flowsched import errors
@@ -113,7 +112,7 @@ class Cromwell:
     ) -> None:
         self.allowed = tuple(allowed)
         self._sources = sources or WdlPath()
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
 
     async def submitted(self, url: str, root: str) -> PlanJob:
         """The submission of a root workflow.
@@ -209,10 +208,13 @@ class Cromwell:
         return await aside(len(answer), msgspec.json.decode, answer, type=_Metadata)
 
     async def _asked(self, base: str, root: str, what: str, **params: str) -> bytes:
+        import aiohttp  # few services ask a Cromwell server
+
         address = f"{base}/api/workflows/v1/{root}/{what}"
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         try:
             async with (
-                aiohttp.ClientSession(timeout=self._timeout, trust_env=False) as session,
+                aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
                 session.get(address, params=params, allow_redirects=False) as answer,
             ):
                 if answer.status == 404:
