@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -205,7 +204,7 @@ class Runner:
         except OSError as error:  # reported as the task's failure: a fault that stays would be tried for ever
             self._journal.add(unprepared(plain, error))
         except Exception as error:  # noqa: BLE001 - the other attempts must not pay for it
-            traceback.print_exc(file=sys.stderr)
+            sys.excepthook(*sys.exc_info())
             self._journal.add(refusal_of(plain, "StartFailed", f"cannot be prepared: {error!r}"))
         else:
             if shim is None:
@@ -337,7 +336,7 @@ class Runner:
         try:
             record = plain.end()
         except Exception as error:  # noqa: BLE001 - the attempt would never end
-            traceback.print_exc(file=sys.stderr)
+            sys.excepthook(*sys.exc_info())
             record = end_of(plain, 0, "OutputFailed", f"cannot publish: {error!r}")
         self._post(plain, record)
 
@@ -426,7 +425,7 @@ def main(root: str, name: str) -> None:
     try:
         Runner(root, name, lock).serve()
     except BaseException:  # written down where people look, then the process ends
-        traceback.print_exc(file=sys.stderr)
+        sys.excepthook(*sys.exc_info())
         raise
 
 

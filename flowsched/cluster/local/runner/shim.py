@@ -22,7 +22,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from resource import struct_rusage
@@ -209,7 +208,7 @@ def _become(parent: Parent, inherited: list[int], order: Record | None) -> NoRet
             see_through(order, parent.hand_over, parent.mailbox)
         code = 0
     except BaseException:  # noqa: BLE001 - written down where people look, then the process ends
-        traceback.print_exc(file=sys.stderr)
+        sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
     finally:
         os._exit(code)
@@ -363,7 +362,7 @@ class Parent:
             if self._final is not None:
                 leave_end(self.folder, self._final)
         except BaseException:  # noqa: BLE001 - the attempt is lost with its runner
-            traceback.print_exc(file=sys.stderr)
+            sys.excepthook(*sys.exc_info())
         finally:
             os._exit(1)
 

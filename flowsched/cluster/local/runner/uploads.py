@@ -22,7 +22,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -201,7 +200,7 @@ def _become(requests: socket.socket, runner: int, inherited: list[int]) -> NoRet
             os.close(fd)
         _Process(requests, runner).serve()
     except BaseException:  # noqa: BLE001 - written down where people look, then the process ends
-        traceback.print_exc(file=sys.stderr)
+        sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
     finally:
         os._exit(0)
@@ -246,7 +245,7 @@ class _Process:
             if fds:  # no descriptor was left
                 self._answer(*fds)
         except Exception:  # noqa: BLE001 - the attempt hears the end of its socket, and asks again
-            traceback.print_exc(file=sys.stderr)
+            sys.excepthook(*sys.exc_info())
         finally:
             for fd in fds:
                 os.close(fd)
