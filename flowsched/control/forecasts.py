@@ -90,9 +90,13 @@ class Forecasts:
         return self._found
 
     def _follow(self, state: EngineState | None) -> None:
-        """Forget what belongs to another state: each term as leader has its own, with its own numbers of groups."""
+        """Forget what belongs to another state: each term as leader has its own, with its own numbers of groups.
+
+        What starts at once needs no forecast: the first one comes `_AGE_MS` later. A `flowsched run` of a few tasks makes none.
+        """
         if state is not None and state is not self._state:
-            self._state, self._reasons, self._found, self._stale_ms = state, None, {}, 0
+            self._state, self._reasons, self._found = state, None, {}
+            self._stale_ms = self._clock() + _AGE_MS
             self._told.clear()
 
     async def _renew(self) -> None:
