@@ -44,3 +44,13 @@ async def test_events_right_after_a_step_are_stepped_together(monkeypatch: pytes
     inbox.put([Tick()], quiet=False)
     await waiting
     assert len(inbox.collect()) == 2
+
+
+async def test_the_pause_is_as_long_as_the_last_round_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short tasks that were started together end in one round; a round of a minute delays the next by half a second only."""
+    monkeypatch.setattr(dispatch, "LONGEST_DEBOUNCE_S", 0.5)
+    inbox = Inbox()
+    await waited_s(inbox)
+    for took_s, least, most in ((0.2, 0.19, 0.4), (60.0, 0.49, 0.9)):
+        inbox.taken(took_s)
+        assert least < await waited_s(inbox) < most

@@ -30,6 +30,9 @@ log = get_logger(__name__)
 #: Between two steps: a stage's thousand ends need not be a thousand commits. An event after a longer pause is stepped at once,
 #: since a slot is idle from the end of its task until the step.
 DEBOUNCE_S: Final = 0.003
+#: The pause is as long as the last round took, up to this. Short tasks that were started together then end in one round, and not
+#: in two or three: half as many rounds for as many tasks a second (`bench/peers.py`).
+LONGEST_DEBOUNCE_S: Final = 0.012
 #: Events that let no group start need no step of their own so soon: a commit costs as much as a hundred of them.
 QUIET_S: Final = 0.05
 #: A wait is never longer: the event loop's timers stand still while the machine is suspended, the service's clock does not.
@@ -71,7 +74,7 @@ class Inbox:
         self._under_way = self._taken = 0  #: events in the current step, and in all before it
         self._wake = asyncio.Event()
         self._later: asyncio.TimerHandle | None = None  #: wakes for quiet events
-        self._rested_at = float("-inf")  #: the event loop's time at the end of the last step
+        self._resumes_at = float("-inf")  #: the event loop's time before which no step follows the last one
 
     def put(self, events: Sequence[EngineEvent], *, quiet: bool) -> None:
         """Add events; never blocks. `quiet`: no group can start because of them."""
@@ -88,10 +91,11 @@ class Inbox:
         self._rest()
         return events
 
-    def taken(self) -> None:
-        """The step has taken in what it was given."""
+    def taken(self, took_s: float = 0.0) -> None:
+        """The step has taken in what it was given. `took_s`: with its commit and its orders."""
         self._taken, self._under_way = self._taken + self._under_way, 0
-        self._rested_at = asyncio.get_running_loop().time()
+        pause_s = max(DEBOUNCE_S, min(took_s, LONGEST_DEBOUNCE_S))
+        self._resumes_at = asyncio.get_running_loop().time() + pause_s
 
     async def settled(self) -> None:
         """Wait until all that waits now has been taken in, or `SETTLED_S` are over."""
@@ -102,11 +106,11 @@ class Inbox:
             await asyncio.sleep(0.01)
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Wait until something comes, and until the last step is `DEBOUNCE_S` ago."""
+        """Wait until something comes, and until the pause after the last step is over."""
         try:
             async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 may lose a cancel
                 await self._wake.wait()
-            pause_s = self._rested_at + DEBOUNCE_S - asyncio.get_running_loop().time()
+            pause_s = self._resumes_at - asyncio.get_running_loop().time()
             if pause_s > 0:
                 await asyncio.sleep(pause_s)
         except TimeoutError:
@@ -251,7 +255,7 @@ class Dispatcher:
         self.took_s = time.perf_counter() - began
         self.started = bool(result.launches or result.transfers)
         self.busy_since = None
-        self._inbox.taken()
+        self._inbox.taken(self.took_s)
         return result.wake_ms
 
     async def asked(self) -> list[tuple[str, int]]:
