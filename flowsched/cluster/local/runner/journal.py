@@ -81,6 +81,11 @@ class Journal:
         return [self._fd, self._folder]
 
     @property
+    def records(self) -> int:
+        """How many records were added and are not written."""
+        return len(self._lines)
+
+    @property
     def is_flushed(self) -> bool:
         """Whether all that was added is written."""
         return not self._lines

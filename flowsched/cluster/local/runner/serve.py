@@ -32,7 +32,7 @@ from .plain import Plain, end_alone
 from .records import LENGTH_BYTES, Record, is_full
 from .room import is_away
 from .shim import Apart, Shim
-from .task import StartError, complain, release_grace_s, started
+from .task import FOREVER, StartError, complain, release_grace_s, started
 from .uploads import Uploader
 
 _BLOCK = 1 << 18
@@ -43,6 +43,8 @@ _FIRST_CHECK_S = 0.2
 #: An end is durable so long after it was written, or before the next start. A power failure within that time is like one a moment
 #: before the end.
 _SYNC_S = 0.05
+#: The service is told of starts so late, unless there is other news before: the start and the end of a short task are one message.
+_STARTS_S = 0.02
 #: A task's niceness above that of the runner.
 _NICER = 5
 #: Between two attempts to write records that found no room, and to start what has no folder for a while.
@@ -84,6 +86,8 @@ class Runner:
         self._idle: list[Shim] = []  #: shims without an attempt
         self._plain: dict[Shim, Plain] = {}  #: that it is the shim of
         self._running: list[Record] = []  #: records that are no news for the service
+        self._starts = 0  #: of the journal's records that are not written yet
+        self._tell_at = FOREVER  #: when the service is told of starts
         self._stranded: list[Plain | Apart] = []  #: their shims were killed
         self._starting: list[Plain] = []  #: to be started once their records are durable
         self._answers: list[Apart] = []
@@ -120,6 +124,8 @@ class Runner:
             _, turn, plain = heapq.heappop(self._due)
             if plain.turn == turn:
                 self._check(plain)
+        if self._tell_at <= now:
+            self._tell()
         for _ in range(min(_ORDERS, len(self._orders))):
             self._accept(self._orders.popleft())
         if self._stranded:
@@ -144,6 +150,7 @@ class Runner:
         else:
             due = [self._due[0][0]] if self._due else []
             due += [] if self._journal.is_durable else [self._sync_at]
+            due += [] if self._tell_at == FOREVER else [self._tell_at]
             pause = max(0.0, min(due) - time.monotonic()) if due else None
         return {fd for fd, _ in self._poll.poll(None if pause is None else -int(-pause * 1000 // 1))}
 
@@ -213,6 +220,7 @@ class Runner:
             plain.shim = shim
             self._plain[shim] = plain
             self._journal.add(started(plain))
+            self._starts += 1
             self._open[plain.name] = plain
             self._starting.append(plain)
 
@@ -396,7 +404,7 @@ class Runner:
 
     def _flush(self) -> bool:
         """Write the records and tell the service; False if there is no room for them yet."""
-        is_news = not self._journal.is_flushed
+        is_news = self._journal.records > self._starts
         for record in self._running:
             self._journal.add(record)
         self._running.clear()
@@ -408,10 +416,19 @@ class Runner:
             if not is_full(error):
                 raise
             return False
-        self._sync_at = time.monotonic() + _SYNC_S
+        now = time.monotonic()
+        self._sync_at = now + _SYNC_S
         if is_news:
-            self._poke.send(self._name)
+            self._tell()
+        elif self._starts:
+            self._tell_at = min(self._tell_at, now + _STARTS_S)
+        self._starts = 0
         return True
+
+    def _tell(self) -> None:
+        """Tell the service that there is news."""
+        self._tell_at = FOREVER
+        self._poke.send(self._name)
 
 
 def main(root: str, name: str) -> None:
