@@ -459,11 +459,10 @@ class Estimates:
         first has finished.
         """
         wall_ms = self.runtime_ms(workflow, stage, input_bytes)
-        alone_ms = self.alone_ms(workflow, stage, input_bytes, cores, disk_rate)
-        if wall_ms is None or alone_ms is None:
+        if wall_ms is None or (shared_ms := max(self._samples[workflow, stage][SHARED::_WIDTH])) <= 0:
             return wall_ms
-        shared_ms = max(self._samples[workflow, stage][SHARED::_WIDTH])
-        return min(wall_ms, max(alone_ms, wall_ms - shared_ms))
+        alone_ms = self.alone_ms(workflow, stage, input_bytes, cores, disk_rate)
+        return wall_ms if alone_ms is None else min(wall_ms, max(alone_ms, wall_ms - shared_ms))
 
     def alone_ms(self, workflow: str, stage: str, input_bytes: int, cores: int, disk_rate: int) -> int | None:
         """The time that it needs beside a disk of `disk_rate` bytes/s which it has for itself: its CPU time, its moving of bytes,
