@@ -237,6 +237,7 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     recorder.advance(run).ended(stage, ref.task, ref.attempt, event.at_ms, end, room, ran.started_ms)
     wrote = event.outputs or (run.spec.call is not None and event.exit_code == 0)
     if wrote and len(state.cluster.snapshot) > 1:
+        recorder.absorb()  # what it has written is known from here on
         note_written(recorder, run, stage, ref.task, at)
 
 

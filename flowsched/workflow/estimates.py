@@ -229,13 +229,14 @@ Before = Sequence[tuple[Kind, "array[int]"]]
 class Estimates:
     """Learned amounts by kind."""
 
-    __slots__ = ("_requests", "_samples", "_trends", "_waits", "_words")
+    __slots__ = ("_requests", "_samples", "_sizes", "_trends", "_waits", "_words")
 
     def __init__(self) -> None:
         self._samples: dict[Kind, array[int]] = {}
         self._trends: dict[Kind, dict[int, Trend | None]] = {}
         #: asked, waiting, input beyond the known ones -> `memory_request`
         self._requests: dict[Kind, dict[tuple[int, int, int], int]] = {}
+        self._sizes: dict[Kind, int] = {}  #: `typical_size`
         self._words: dict[Kind, int] = {}  #: of workflows -> `_word`
         self._waits: dict[Kind, tuple[int, int, int]] = {}  #: cores, disk rate -> `_wait_ms`
 
@@ -291,6 +292,7 @@ class Estimates:
         """Forget what was derived from the samples of a kind."""
         self._trends.pop(kind, None)
         self._requests.pop(kind, None)
+        self._sizes.pop(kind, None)
         self._waits.pop(kind, None)
         self._words.pop(kind, None)
 
@@ -340,8 +342,13 @@ class Estimates:
 
     def typical_size(self, workflow: str, stage: str) -> int | None:
         """The bytes that the median task of a kind read; None where that was never measured."""
-        sizes = sorted(size for size in self._samples.get((workflow, stage), ())[::_WIDTH] if size >= 0)
-        return _middle(sizes) if sizes else None
+        kind = (workflow, stage)
+        if kind not in self._sizes:
+            sizes = sorted([size for size in self._samples.get(kind, ())[::_WIDTH] if size >= 0])
+            if not sizes:
+                return None
+            self._sizes[kind] = _middle(sizes)
+        return self._sizes[kind]
 
     def runtime_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:
         """The middle: half of those that read so much take less. None before the first has finished."""

@@ -8,7 +8,7 @@ document, and plain lists find it many times faster.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -64,11 +64,12 @@ class StageGraph:
         edges_in: Per stage, the edges to its parents, at most one each, in the order of parents.
         edges_out: Per stage, the edges to its children, in the order of children.
         data: Per stage, one edge for each input that reads from a stage, in the order of its inputs.
+        readers: (stage, output) -> how many shards, of all stages, read one dataset of it.
         order: Stage numbers, parents first; ties in the order of the document.
         conditional: Stages that may be skipped: values or a failure decide about them, or about a stage that they come after.
     """
 
-    __slots__ = ("conditional", "data", "edges_in", "edges_out", "numbers", "order", "widths")
+    __slots__ = ("conditional", "data", "edges_in", "edges_out", "numbers", "order", "readers", "widths")
 
     def __init__(self, workflow: WorkflowSpec) -> None:
         stages = workflow.stages
@@ -82,6 +83,12 @@ class StageGraph:
             )
             for number, stage in enumerate(stages)
         )
+        self.readers = Counter[tuple[str | None, str | None]]()
+        for stage in stages:
+            for source in stage.inputs:
+                if source.stage is not None:
+                    shards = stage.width if source.match is Match.ALL else 1
+                    self.readers[source.stage, source.output] += shards
         self.edges_in: tuple[tuple[Edge, ...], ...] = tuple(
             self._strongest(number, stage) for number, stage in enumerate(stages)
         )

@@ -13,6 +13,7 @@ stages back.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -20,10 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowsched.engine.data.inputs import common_ids
-from flowsched.engine.data.remote_reads import readers_of, reads_remotely
-from flowsched.engine.predictor import call_bytes, knows_written, typical_runtime, written_bytes
+from flowsched.engine.data.remote_reads import reads_remotely
+from flowsched.engine.predictor import (
+    call_bytes,
+    knows_written,
+    published_bytes,
+    typical_runtime,
+    unwritten,
+    unwritten_bytes,
+    written_bytes,
+)
 from flowsched.engine.state import EngineState
-from flowsched.engine.state.data import Gather, Route
+from flowsched.engine.state.data import Gather, Gathered, Route, Unwritten
 from flowsched.scheduling.pod_group import Home
 from flowsched.workflow.graph import reader_of, shards_read
 from flowsched.workflow.learned_plan import Kind
@@ -202,7 +211,10 @@ def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | Non
         one = all(i.match is Match.INDEX for i in read) or stage.spec.width == consumer.spec.width == 1
         if consumer.spec.gang or not read or not one:
             continue
-        if reads_remotely(state, run, consumer, read[0]) or readers_of(run, read[0]) > _MOST_READERS:
+        if (
+            reads_remotely(state, run, consumer, read[0])
+            or run.graph.readers[read[0].stage, read[0].output] > _MOST_READERS
+        ):
             continue
         onward = _find_gather(state, run, consumer)
         if onward is not None and (best is None or onward.per_node(nodes) > best[0]):
@@ -224,13 +236,15 @@ def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gath
         if not read or reads_remotely(state, run, consumer, read[0]):
             continue
         match = read[0].match
-        if readers_of(run, read[0]) > _MOST_READERS:
+        if run.graph.readers[read[0].stage, read[0].output] > _MOST_READERS:
             continue
         readers = consumer.spec.width if match is Match.ALL else 1
-        producers, gathered = _gathered(state, run, consumer)
-        if producers < 2 or gathered * 1000 // rate < _LEAST_MS:
+        if sum(_gathered(state, run, consumer).parents.values()) < 2:
             continue
-        together = tuple(sorted(number for number, _ in _parents(state, run, consumer)))
+        gathered = _gathered_bytes(state, run, consumer)
+        if gathered * 1000 // rate < _LEAST_MS:
+            continue
+        together = tuple(sorted(_gathered(state, run, consumer).parents))
         known = found.setdefault(together, _Gathering(edge.child, match, gathered))
         known.readers += readers
         known.work += readers * _work(state, run, consumer)
@@ -243,28 +257,39 @@ def _work(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
     return typical_runtime(state, run, stage) * stage.spec.roles[0].resources.cpu_millicores
 
 
-def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> tuple[int, int]:
-    """(producing shards, bytes) of the datasets with few readers that one shard of a stage is expected to read."""
-    producers = total = 0
-    for number, count in _parents(state, run, consumer):
-        producers += count
-        total += count * written_bytes(state, run, run.stages[number])
-    return producers, total
+def _gathered_bytes(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
+    """The bytes of the datasets with few readers that one shard of a stage is expected to read.
+
+    Only the parents of which tasks have changed are looked at again: a stage may read a thousand others.
+    """
+    gathered = _gathered(state, run, consumer)
+    for number in gathered.changed:
+        parent, count = run.stages[number], gathered.parents[number]
+        before, now = gathered.published.get(number, 0), published_bytes(run, parent)
+        gathered.published[number] = now
+        gathered.written += count * (now - before)
+        gathered.awaited[unwritten(run, parent)] += count * ((before > 0) - (now > 0))
+    gathered.changed.clear()
+    expected = [count * unwritten_bytes(state, each) for each, count in gathered.awaited.items() if count]
+    return gathered.written + sum(expected)
 
 
-def _parents(state: EngineState, run: WorkflowRun, consumer: StageRun) -> list[tuple[int, int]]:
-    """(stage, how many of its shards one shard of the consumer reads), for inputs that few others read; each stage once."""
+def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> Gathered:
+    """The inputs of a stage that few others read."""
     known = state.data.gathered.get((run.id, consumer.number))
     if known is not None:
         return known
     found: dict[int, int] = {}
     for spec in consumer.spec.inputs:
-        if spec.stage is None or readers_of(run, spec) > _MOST_READERS:
+        if spec.stage is None or run.graph.readers[spec.stage, spec.output] > _MOST_READERS:
             continue
         number = run.number_of(spec.stage)
         found[number] = max(found.get(number, 0), _count(run.stages[number], consumer, spec))
-    parents = state.data.gathered[run.id, consumer.number] = list(found.items())
-    return parents
+    awaited = Counter[Unwritten]()
+    for number, count in found.items():
+        awaited[unwritten(run, run.stages[number])] += count
+    gathered = state.data.gathered[run.id, consumer.number] = Gathered(found, awaited, set(found))
+    return gathered
 
 
 def _count(parent: StageRun, consumer: StageRun, spec: InputSpec) -> int:
@@ -283,11 +308,10 @@ def _choose(
     snapshot = state.cluster.snapshot
     nodes = len(snapshot)
     there = np.zeros(nodes, dtype=np.int64)
-    total = 0
-    for number, count in _parents(state, run, consumer):
+    total = _gathered_bytes(state, run, consumer)
+    for number in _gathered(state, run, consumer).parents:
         parent = run.stages[number]
         each = written_bytes(state, run, parent)
-        total += count * each
         if parent.uniform is not None or not each:
             continue
         shards = np.array(_read_by(run, parent, consumer, reader), dtype=np.int64) * parent.members
@@ -303,7 +327,7 @@ def _choose(
     cost = cost + load_of(state)
     common = dict.fromkeys(
         dataset
-        for number, _ in _parents(state, run, consumer)
+        for number in _gathered(state, run, consumer).parents
         for dataset in common_ids(state, run, run.stages[number])
     )
     cost = cost + state.cluster.catalogue.missing_bytes(tuple(common), nodes) * 1000 // rates
@@ -322,7 +346,7 @@ def _coming(state: EngineState, run: WorkflowRun, consumer: StageRun, reader: in
     if reader in known and known[reader][0] == home:
         return waiting + known[reader][1]
     total = 0
-    for number, _ in _parents(state, run, consumer):
+    for number in _gathered(state, run, consumer).parents:
         parent = run.stages[number]
         if parent.uniform is not None:
             continue
@@ -385,7 +409,7 @@ def _own_part(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
     for spec in consumer.spec.inputs:
         if spec.stage is None:
             continue
-        readers = readers_of(run, spec)
+        readers = run.graph.readers[spec.stage, spec.output]
         if readers <= _MOST_READERS:
             parent = run.stages[run.number_of(spec.stage)]
             part += _count(parent, consumer, spec) * written_bytes(state, run, parent) // max(1, readers)

@@ -25,7 +25,7 @@ from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 from flowsched.values import replace
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import EMPTY, InputSpec, Match, Placed
+from flowsched.workflow.spec import EMPTY, InputSpec, Placed
 
 #: So many files and their readers are remembered.
 _MOST_FILES: Final = 100_000
@@ -48,7 +48,7 @@ def reads_remotely(state: EngineState, run: WorkflowRun, stage: StageRun, spec: 
     if not (profile.locality and state.policy.profile.remote_reads):
         return False
     link, disk = (_middle(state.cluster.snapshot, name) for name in ("nic_in", "disk_rate"))
-    return 0 < disk * readers_of(run, spec) < link
+    return 0 < disk * run.graph.readers[spec.stage, spec.output] < link
 
 
 def share_files(
@@ -192,17 +192,6 @@ def _middle(snapshot: Snapshot, name: str) -> int:
         snapshot.cache[key] = int(np.sort(rates, kind="stable")[(len(rates) - 1) // 2])
     middle: int = snapshot.cache[key]
     return middle
-
-
-def readers_of(run: WorkflowRun, spec: InputSpec) -> int:
-    """How many shards, of all stages, read one dataset of the output that an input names."""
-    count = 0
-    for edge in run.graph.edges_out[run.number_of(spec.stage or "")]:
-        child = run.stages[edge.child]
-        for each in child.spec.inputs:
-            if (each.stage, each.output) == (spec.stage, spec.output):
-                count += child.spec.width if each.match is Match.ALL else 1
-    return count
 
 
 def remote_specs(state: EngineState, run: WorkflowRun, stage: StageRun) -> list[InputSpec]:

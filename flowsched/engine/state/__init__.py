@@ -52,10 +52,14 @@ class EngineState(msgspec.Struct):
         self.data.coming_from.pop((run.id, stage.number), None)
         for edge in run.graph.edges_out[stage.number]:
             self.data.coming.pop((run.id, edge.child), None)
+            gathered = self.data.gathered.get((run.id, edge.child))
+            if gathered is not None and stage.number in gathered.parents:
+                gathered.changed.add(stage.number)
 
     def note_undone(self) -> None:
         """A step was undone: so are its derived values."""
         self.work.bags.clear()
+        self.data.gathered.clear()
         self.data.coming.clear()
         self.data.coming_from.clear()
         self.data.swept = None

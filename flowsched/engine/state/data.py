@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -48,6 +49,17 @@ class Coming(NamedTuple):
     copies: int = 0
 
 
+class Unwritten(NamedTuple):
+    """All that a prediction of a shard's outputs depends on before any shard of its stage has published some.
+
+    `declared_bytes` is None where the document says nothing; `guessed`: then something is said all the same.
+    """
+
+    kind: Kind
+    declared_bytes: int | None
+    guessed: bool
+
+
 class Gather(msgspec.Struct, frozen=True):
     """How the outputs of a stage are gathered: by stage `consumer`, and how its shards meet those of the producer."""
 
@@ -55,6 +67,24 @@ class Gather(msgspec.Struct, frozen=True):
     match: Match
     output_bytes: int  #: expected of one producing shard, of all that the consumer reads of it
     through: bool = False  #: the consumer gathers nothing, but its outputs of this will be gathered
+
+
+class Gathered(msgspec.Struct):
+    """The datasets with few readers that one shard of a stage is expected to read.
+
+    Attributes:
+        parents: Stage -> how many of its shards.
+        awaited: Outputs that are to be predicted -> of how many shards.
+        changed: Of `parents`, those of which tasks have changed since their outputs were looked at.
+        published: Stage -> bytes that one of its shards wrote, of those that have published outputs.
+        written: The bytes of `published`, of all shards that are read.
+    """
+
+    parents: dict[int, int]
+    awaited: Counter[Unwritten]
+    changed: set[int]
+    published: dict[int, int] = msgspec.field(default_factory=dict)
+    written: int = 0
 
 
 class Route(NamedTuple):
@@ -119,7 +149,7 @@ class DataState(msgspec.Struct):
         spreads: Workflow -> datasets that may be worth having on each of `spread_over` ready nodes.
         foreseen: (dataset, node) that tasks which wait for room will probably read there.
         gathers: (workflow, stage) -> whether sizes of its outputs were known, and how they are gathered.
-        gathered: (workflow, stage) -> stages it gathers, and of how many of their shards.
+        gathered: (workflow, stage) -> the stages that it gathers, and the bytes that are known of them.
         coming: (workflow, stage) -> shard -> (its gather node, bytes on their way there); until a producer changes.
         coming_from: (workflow, producer) -> (stage, shard) -> the producer's part of these bytes; until it changes.
         homes: (workflow, stage, shard) -> its gather node, where it shall find its inputs.
@@ -148,7 +178,7 @@ class DataState(msgspec.Struct):
     spread_over: int = 0
     foreseen: Wants = msgspec.field(default_factory=Wants)
     gathers: dict[tuple[str, int], tuple[bool, Gather | None]] = msgspec.field(default_factory=dict)
-    gathered: dict[tuple[str, int], list[tuple[int, int]]] = msgspec.field(default_factory=dict)
+    gathered: dict[tuple[str, int], Gathered] = msgspec.field(default_factory=dict)
     coming: dict[tuple[str, int], dict[int, tuple[int, int]]] = msgspec.field(default_factory=dict)
     coming_from: dict[tuple[str, int], dict[tuple[int, int], tuple[int, int]]] = msgspec.field(
         default_factory=dict
