@@ -207,9 +207,8 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
     )
     for output in event.outputs:
         add_replica(recorder, output.uri, node, output.size_bytes)
-    leaving = (
-        stage.task_state[ref.task] == TaskState.RELEASING
-    )  # it may have ended early, since it was asked to
+    # It may have ended early, since it was asked to.
+    leaving = stage.task_state.item(ref.task) == TaskState.RELEASING
     if (
         event.exit_code == 0
         and not event.reason

@@ -361,20 +361,23 @@ def _source(
     """
     size = catalogue.weight(want.dataset)
     more = _SMALL_SLOTS if size <= _SMALL_BYTES else 0
+    holders, ready = sorted(catalogue.nodes_of(want.dataset)), snapshot.ready
+    # A node that takes no new pods may still give its bytes, but only if no other node has them.
+    able = [node for node in holders if ready[node]] or holders
+    able = [node for node in able if flights.out_of[node] < limits.per_source + more]
+    from_outside = catalogue.origins[want.dataset] and flights.outside_is_free(want.dest, more)
+    if not able and not from_outside:
+        return False, None
     into = int(snapshot.nic_in[want.dest]) // (flights.to[want.dest] + 1)
     into = min(into, int(snapshot.disk_rate[want.dest]) or into)
     best: tuple[int, int, int] | None = None
-    holders = sorted(catalogue.nodes_of(want.dataset))
-    # A node that takes no new pods may still give its bytes, but only if no other node has them.
-    for node in [n for n in holders if snapshot.ready[n]] or holders:
+    for node in able:
         load = flights.out_of[node]
-        if load >= limits.per_source + more:
-            continue
         rate = min(into, int(snapshot.nic_out[node]) // (load + 1), int(snapshot.disk_rate[node]) or into)
         option = (_milliseconds(size, rate), load, node)
         best = option if best is None else min(best, option)
-    load = flights.out_of[None]
-    if catalogue.origins[want.dataset] and flights.outside_is_free(want.dest, more):
+    if from_outside:
+        load = flights.out_of[None]
         rate = min(into, limits.origin_rate // (load + 1))
         outside = _milliseconds(size, rate)
         coming = bool(holders) or want.dataset in flights.from_origin

@@ -351,6 +351,8 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
             statement.pop(state.data.backoff, pair)
     for pair in resting:
         recorder.wake_at(state.data.backoff[pair].not_before)
+    if not any(each.nodes() for each in wants):
+        return []
 
     def rests(want: TransferWant) -> bool:
         """Whether it failed a moment ago, or moves ahead of time and would find no room: it takes no other's slot."""

@@ -29,6 +29,10 @@ class ClaimKind(IntEnum):
     RELEASING = 2  #: being taken away: holds room until it is seen to be gone
     NOMINATED = 3  #: room that was freed for a nominated group: holds room until the group is placed
 
+    __array_ufunc__ = (
+        np.ndarray.__array_ufunc__
+    )  # as of `TaskState`: comparing arrays with it is 5 times as fast
+
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
     """Room on one node, for one owner (a pod's name).

@@ -141,7 +141,7 @@ class Advance:
         if not self._holds(stage, task, attempt):
             return False
         self.moves.account(stage, task, attempt, at_ms, end.exit_code or end.returned, resources, began_ms)
-        if stage.task_state[task] == _S.RELEASING and not self.outcomes.in_time(stage, task, end):
+        if stage.task_state.item(task) == _S.RELEASING and not self.outcomes.in_time(stage, task, end):
             self.outcomes.released(stage, task)
         elif end.exit_code == 0 and not end.reason:
             self.outcomes.succeeded(stage, task, attempt, end)
@@ -176,7 +176,7 @@ class Advance:
         return True
 
     def _current(self, stage: StageRun, task: int, attempt: int) -> bool:
-        return stage.uniform is None and int(stage.attempt[task]) == attempt
+        return stage.uniform is None and stage.attempt.item(task) == attempt
 
     def _holds(self, stage: StageRun, task: int, attempt: int) -> bool:
         """Whether this attempt is the one that holds a pod now: old news changes nothing."""

@@ -96,8 +96,8 @@ class Outcomes:
 
     def _well(self, stage: StageRun, task: int) -> None:
         """Count the task as done, and forget the reasons of earlier failures."""
-        leaving = stage.task_state[task] == _S.RELEASING
-        self.moves.move(stage, np.array([task]), _E.END_SUCCEEDED if leaving else _E.SUCCEED)
+        leaving = stage.task_state.item(task) == _S.RELEASING
+        self.moves.move_one(stage, task, _E.END_SUCCEEDED if leaving else _E.SUCCEED)
         self.statement.pop(stage.reasons, task)
         self.moves.count_returned(stage, int(stage.exit_code[task]), 1)
 

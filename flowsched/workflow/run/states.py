@@ -43,10 +43,10 @@ class RunState(StrEnum):
     CANCELLED = "CANCELLED"
     SKIPPED = "SKIPPED"
 
-    @property
-    def terminal(self) -> bool:
-        """Whether nothing will happen any more (but for a user's `retry`)."""
-        return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.SKIPPED)
+    terminal: bool  #: whether nothing will happen any more (but for a user's `retry`)
+
+    def __init__(self, state: str) -> None:
+        self.terminal = state in ("SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED")
 
 
 class ReportedState(StrEnum):
