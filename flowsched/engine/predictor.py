@@ -14,7 +14,6 @@ from typing import Final
 
 from flowsched.engine.data.inputs import read_bytes
 from flowsched.engine.state import EngineState
-from flowsched.engine.state.data import Unwritten
 from flowsched.workflow.estimates import LONGEST_MS, UNKNOWN_MS, WRITTEN, typical_ms
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
@@ -98,35 +97,22 @@ def written_bytes(
     """
     if not stage.spec.outputs:
         return 0
+    kind, estimates = run.spec.kind_of(stage.spec), state.work.estimates
     if inputs is None:
-        return published_bytes(run, stage) or unwritten_bytes(state, unwritten(run, stage))
-    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
-    learned = state.work.estimates.output_bytes(*run.spec.kind_of(stage.spec), size)
-    return stage.spec.estimate.output_bytes or 0 if learned is None else learned
-
-
-def published_bytes(run: WorkflowRun, stage: StageRun) -> int:
-    """Bytes that a shard of a stage wrote for others, on average of those that have published outputs; 0 before the first has."""
-    shards = [run.outputs.get((stage.number, out.name), {}) for out in stage.spec.outputs]
-    written = sum([each.size_bytes for of_output in shards for each in of_output.values()])
-    return written // max(1, len(shards[0])) if written else 0
-
-
-def unwritten(run: WorkflowRun, stage: StageRun) -> Unwritten:
-    """The outputs of a stage's shards as they are predicted before the first has published any."""
-    guessed = stage.spec.width <= _GUESSED
-    return Unwritten(run.spec.kind_of(stage.spec), stage.spec.estimate.output_bytes, guessed)
-
-
-def unwritten_bytes(state: EngineState, outputs: Unwritten) -> int:
-    """Bytes that a typical shard with such outputs is expected to write."""
-    kind, estimates = outputs.kind, state.work.estimates
-    learned = estimates.output_bytes(*kind, estimates.typical_size(*kind) or 0)
+        shards = [run.outputs.get((stage.number, out.name), {}) for out in stage.spec.outputs]
+        written = sum(each.size_bytes for of_output in shards for each in of_output.values())
+        if written:
+            return written // max(1, len(shards[0]))
+        size = estimates.typical_size(*kind) or 0
+    else:
+        size = read_bytes(state.cluster.catalogue, run, stage, inputs)
+    learned = estimates.output_bytes(*kind, size)
     if learned is not None:
         return learned
-    if outputs.declared_bytes is not None:
-        return outputs.declared_bytes
-    return UNKNOWN_BYTES if outputs.guessed else 0
+    declared = stage.spec.estimate.output_bytes
+    if declared is None:
+        return UNKNOWN_BYTES if inputs is None and stage.spec.width <= _GUESSED else 0
+    return declared
 
 
 def knows_written(state: EngineState, run: WorkflowRun, stage: StageRun) -> bool:

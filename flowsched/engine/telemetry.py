@@ -293,7 +293,7 @@ def shared_ms(recorder: Recorder, pod: str, disk_bytes: int) -> int:
         return 0
     apart, beside = np.abs(ledger.since - ledger.since[slot]), 0
     near = (ledger.node == ledger.node[slot]) & (ledger.kind == ClaimKind.RUNNING) & (apart < own_ms)
-    for other in np.flatnonzero(near).tolist():
+    for other in near.nonzero()[0].tolist():
         theirs = None if other == slot else _kind_of(state, ledger.owner[other])
         if theirs is not None:
             moved = disk_bytes if theirs == kind else state.work.estimates.bytes_of(*theirs, DISK)

@@ -239,11 +239,11 @@ class AvailableTimes:
         self.ahead: dict[tuple[int, int], None] = {}
         self.forecast = self.waiting = 0
         self._snapshot = snapshot
-        self._free = np.stack([room.hard(axis) for axis in range(len(snapshot.axes))], axis=1)
-        order = np.argsort(calendar.nodes, kind="stable")
+        self._free = np.array([room.hard(axis) for axis in range(len(snapshot.axes))]).T
+        order = calendar.nodes.argsort(kind="stable")
         self._nodes, self._amounts = calendar.nodes[order], calendar.amounts[order]
         self._left: Ints = np.minimum(calendar.ends[order] - now, _LONGEST_MS)
-        self._bounds = np.searchsorted(self._nodes, np.arange(len(snapshot) + 1))
+        self._bounds = self._nodes.searchsorted(np.arange(len(snapshot) + 1))
         self._queues: dict[int, _Queue] = {}  #: of nodes on which something was placed or reserved since
         self._freed: dict[int, Ints] = {}  #: by axis, (K,) what a pod and those that end before it give back
         self._starts: dict[tuple[int, ...], Ints] = {}
@@ -254,7 +254,7 @@ class AvailableTimes:
     def _add_staging(self, default_runtime_ms: int) -> None:
         """Pods that wait for copies start once these have come."""
         ledger = self._snapshot.ledger
-        slots = np.flatnonzero(ledger.kind == ClaimKind.STAGING)
+        slots = (ledger.kind == ClaimKind.STAGING).nonzero()[0]
         runtimes = _staged_ms(self._snapshot, slots, default_runtime_ms).tolist()
         for node, amount, runtime_ms in zip(
             ledger.node[slots].tolist(), ledger.amount[slots].tolist(), runtimes, strict=True
@@ -317,8 +317,9 @@ class AvailableTimes:
             lacks = need - self._free[:, axis]
             at_once &= lacks <= 0
             if axis not in self._freed:
-                sums = np.concatenate([[0], np.cumsum(self._amounts[:, axis])])
-                self._freed[axis] = sums[1:] - sums[self._bounds[self._nodes]]
+                amounts = self._amounts[:, axis]
+                sums = amounts.cumsum()
+                self._freed[axis] = sums - (sums - amounts)[self._bounds[self._nodes]]
             enough &= self._freed[axis] >= lacks[self._nodes]
         when = enough.nonzero()[0][::-1]
         starts[self._nodes[when]] = self._left[when]  # the first of a node comes last here, and counts

@@ -76,7 +76,7 @@ class Calendar:
         late: bool = False,
     ) -> None:
         ledger = snapshot.ledger
-        slots = np.flatnonzero((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING))
+        slots = ((ledger.kind != EMPTY) & (ledger.kind != ClaimKind.STAGING)).nonzero()[0]
         self.size = len(snapshot)
         self._late, self._axes = late, len(snapshot.axes)
         self.ends: Ints = np.zeros(0, dtype=np.int64)
@@ -86,7 +86,7 @@ class Calendar:
         self.devices: Ints = np.zeros((0, width), dtype=np.int64)
         ends = expected_ends(snapshot, slots, default_runtime_ms, now, late=late)
         devices = ledger.devices_of(slots, width) if width else np.zeros((len(slots), 0), dtype=np.int64)
-        self._insert([ends], [ledger.node[slots]], [ledger.amount[slots]], [devices])
+        self._insert(ends, ledger.node[slots], ledger.amount[slots], devices)
         self.add(taken)
 
     def add(self, taken: Sequence[Taken]) -> None:
@@ -106,15 +106,16 @@ class Calendar:
                 devices[span] = part.devices
         moments = [part.late_ms if self._late else part.end_ms for part in taken]
         ends = np.repeat(np.array(moments, dtype=np.int64), [len(part.nodes) for part in taken])
-        self._insert([ends], [nodes], [amounts], [devices])
+        self._insert(ends, nodes, amounts, devices)
 
-    def _insert(self, ends: list[Ints], nodes: list[Ints], amounts: list[Ints], devices: list[Ints]) -> None:
-        every = np.concatenate([self.ends, *ends])
-        order = np.argsort(every, kind="stable")
-        self.ends = every[order]
-        self.nodes = np.concatenate([self.nodes, *nodes])[order]
-        self.amounts = np.concatenate([self.amounts, *amounts])[order]
-        self.devices = np.concatenate([self.devices, *devices])[order]
+    def _insert(self, ends: Ints, nodes: Ints, amounts: Ints, devices: Ints) -> None:
+        if len(self.ends):
+            ends, nodes = np.concatenate([self.ends, ends]), np.concatenate([self.nodes, nodes])
+            amounts = np.concatenate([self.amounts, amounts])
+            devices = np.concatenate([self.devices, devices])
+        order = ends.argsort(kind="stable")
+        self.ends, self.nodes, self.amounts = ends[order], nodes[order], amounts[order]
+        self.devices = devices[order]
 
     def freed(self, axis: int, until_ms: int) -> Ints:
         """(N,) what will have been given back of an axis by then; of GPUs by device (N, D)."""

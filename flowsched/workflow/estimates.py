@@ -8,8 +8,9 @@ life of the service or in several.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import isqrt
 from typing import Final, NamedTuple
 
@@ -183,6 +184,8 @@ def between(points: Sequence[tuple[int, int]], level: int) -> int:
 MOST_SAMPLES: Final = 32
 #: How many kinds are remembered: names of workflows may have a date, and a service lives for years.
 KINDS: Final = 20_000
+#: So many changes of samples are remembered by their kinds.
+_LATEST: Final = 256
 #: Reservations use the runtime that so many of a thousand tasks do not exceed. A gang waits for all tasks that hold its room: of a
 #: dozen, the last one ends about here.
 FEW: Final = 950
@@ -229,7 +232,7 @@ Before = Sequence[tuple[Kind, "array[int]"]]
 class Estimates:
     """Learned amounts by kind."""
 
-    __slots__ = ("_requests", "_samples", "_sizes", "_trends", "_waits", "_words")
+    __slots__ = ("_latest", "_requests", "_samples", "_sizes", "_trends", "_waits", "_words", "learned")
 
     def __init__(self) -> None:
         self._samples: dict[Kind, array[int]] = {}
@@ -237,6 +240,8 @@ class Estimates:
         #: asked, waiting, input beyond the known ones -> `memory_request`
         self._requests: dict[Kind, dict[tuple[int, int, int], int]] = {}
         self._sizes: dict[Kind, int] = {}  #: `typical_size`
+        self.learned = 0  #: how often the samples of any kind have changed
+        self._latest: deque[Kind] = deque(maxlen=_LATEST)  #: of which kinds
         self._words: dict[Kind, int] = {}  #: of workflows -> `_word`
         self._waits: dict[Kind, tuple[int, int, int]] = {}  #: cores, disk rate -> `_wait_ms`
 
@@ -293,8 +298,15 @@ class Estimates:
         self._trends.pop(kind, None)
         self._requests.pop(kind, None)
         self._sizes.pop(kind, None)
+        self.learned += 1
+        self._latest.append(kind)
         self._waits.pop(kind, None)
         self._words.pop(kind, None)
+
+    def learned_since(self, learned: int) -> list[Kind] | None:
+        """The kinds whose samples have changed since `learned` was so much; None if there are more than are remembered."""
+        more = self.learned - learned
+        return None if more > len(self._latest) else list(islice(reversed(self._latest), more))
 
     def recall(self, before: Before) -> None:
         """Undo `learn`."""

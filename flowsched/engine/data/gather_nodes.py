@@ -13,7 +13,6 @@ stages back.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 import msgspec
@@ -25,14 +24,11 @@ from flowsched.engine.data.remote_reads import reads_remotely
 from flowsched.engine.predictor import (
     call_bytes,
     knows_written,
-    published_bytes,
     typical_runtime,
-    unwritten,
-    unwritten_bytes,
     written_bytes,
 )
 from flowsched.engine.state import EngineState
-from flowsched.engine.state.data import Gather, Gathered, Route, Unwritten
+from flowsched.engine.state.data import Gather, Gathered, Route
 from flowsched.scheduling.pod_group import Home
 from flowsched.workflow.graph import reader_of, shards_read
 from flowsched.workflow.learned_plan import Kind
@@ -260,18 +256,22 @@ def _work(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
 def _gathered_bytes(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
     """The bytes of the datasets with few readers that one shard of a stage is expected to read.
 
-    Only the parents of which tasks have changed are looked at again: a stage may read a thousand others.
+    Only the parents of which something has changed are looked at again: a stage may read a thousand others.
     """
-    gathered = _gathered(state, run, consumer)
+    gathered, estimates = _gathered(state, run, consumer), state.work.estimates
+    kinds = estimates.learned_since(gathered.learned)
+    if kinds is None:
+        gathered.changed.update(gathered.parents)
+    for workflow, *stage in kinds or ():
+        if stage and workflow == run.spec.kind_of(consumer.spec)[0]:
+            gathered.changed.update({run.graph.numbers.get(stage[0], -1)} & gathered.parents.keys())
     for number in gathered.changed:
-        parent, count = run.stages[number], gathered.parents[number]
-        before, now = gathered.published.get(number, 0), published_bytes(run, parent)
-        gathered.published[number] = now
-        gathered.written += count * (now - before)
-        gathered.awaited[unwritten(run, parent)] += count * ((before > 0) - (now > 0))
+        now = written_bytes(state, run, run.stages[number])
+        gathered.total_bytes += gathered.parents[number] * (now - gathered.each.get(number, 0))
+        gathered.each[number] = now
     gathered.changed.clear()
-    expected = [count * unwritten_bytes(state, each) for each, count in gathered.awaited.items() if count]
-    return gathered.written + sum(expected)
+    gathered.learned = estimates.learned
+    return gathered.total_bytes
 
 
 def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> Gathered:
@@ -285,10 +285,7 @@ def _gathered(state: EngineState, run: WorkflowRun, consumer: StageRun) -> Gathe
             continue
         number = run.number_of(spec.stage)
         found[number] = max(found.get(number, 0), _count(run.stages[number], consumer, spec))
-    awaited = Counter[Unwritten]()
-    for number, count in found.items():
-        awaited[unwritten(run, run.stages[number])] += count
-    gathered = state.data.gathered[run.id, consumer.number] = Gathered(found, awaited, set(found))
+    gathered = state.data.gathered[run.id, consumer.number] = Gathered(found, set(found))
     return gathered
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -49,17 +48,6 @@ class Coming(NamedTuple):
     copies: int = 0
 
 
-class Unwritten(NamedTuple):
-    """All that a prediction of a shard's outputs depends on before any shard of its stage has published some.
-
-    `declared_bytes` is None where the document says nothing; `guessed`: then something is said all the same.
-    """
-
-    kind: Kind
-    declared_bytes: int | None
-    guessed: bool
-
-
 class Gather(msgspec.Struct, frozen=True):
     """How the outputs of a stage are gathered: by stage `consumer`, and how its shards meet those of the producer."""
 
@@ -74,17 +62,17 @@ class Gathered(msgspec.Struct):
 
     Attributes:
         parents: Stage -> how many of its shards.
-        awaited: Outputs that are to be predicted -> of how many shards.
-        changed: Of `parents`, those of which tasks have changed since their outputs were looked at.
-        published: Stage -> bytes that one of its shards wrote, of those that have published outputs.
-        written: The bytes of `published`, of all shards that are read.
+        changed: Of `parents`, those whose outputs may be expected to be of another size by now.
+        each: Stage -> bytes that one of its shards is expected to write, without the changes.
+        total_bytes: The same, of all shards that are read.
+        learned: How much had been learned of any kind of tasks then (`Estimates.learned`).
     """
 
     parents: dict[int, int]
-    awaited: Counter[Unwritten]
     changed: set[int]
-    published: dict[int, int] = msgspec.field(default_factory=dict)
-    written: int = 0
+    each: dict[int, int] = msgspec.field(default_factory=dict)
+    total_bytes: int = 0
+    learned: int = 0
 
 
 class Route(NamedTuple):

@@ -33,7 +33,7 @@ def choice_of(request: PlacementRequest, at: int, nodes: Ints, rows: Sequence[In
     if not terms:
         return None
     table = request.tables[at]
-    total = np.sum([ms for _, ms in terms], axis=0)
+    total = sum([ms for _, ms in terms[1:]], terms[0][1])
     left = np.where(table.allowed, total, NEVER)
     left[nodes] = NEVER
     others: list[NodeCost] = []

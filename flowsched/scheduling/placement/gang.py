@@ -226,9 +226,13 @@ def nearest(dearness: Ints, count: int) -> NDArray[np.intp] | slice:
     if len(dearness) <= count:
         return slice(None)
     edge = np.partition(dearness, count - 1)[count - 1]
-    cheaper = (dearness < edge).nonzero()[0]
-    equal = (dearness == edge).nonzero()[0][: count - len(cheaper)]
-    return np.sort(np.concatenate([cheaper, equal]), kind="stable")
+    chosen: NDArray[np.intp] = (dearness <= edge).nonzero()[0]
+    beyond = len(chosen) - count
+    if beyond:
+        kept = np.ones(len(chosen), dtype=np.bool_)
+        kept[(dearness[chosen] == edge).nonzero()[0][-beyond:]] = False
+        chosen = chosen[kept]
+    return chosen
 
 
 def fill(
@@ -255,7 +259,7 @@ def fill(
         order = dearness.argsort(kind="stable")
         copies = copies[order]
         last = int(copies.cumsum().searchsorted(count)) + 1
-        filled = np.repeat(order[:last], copies[:last])[:count]
+        filled = order[:last].repeat(copies[:last])[:count]
         return NodeChoice(some[filled], dearness[filled])
     most = int(copies.max())
     copy = np.arange(1, most + 1)

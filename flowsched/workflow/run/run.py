@@ -217,7 +217,10 @@ class StageRun:
     def holds_only(self, name: str, values: Any) -> bool:
         """Whether an array has one value for all tasks, and `values` are that one: then nothing need be written."""
         column: NDArray[Any] = getattr(self, name)
-        return not column.flags.writeable and bool(np.all(column[:1] == values))
+        if column.flags.writeable:
+            return False
+        same = column[:1] == values
+        return bool(np.count_nonzero(same) == np.size(same))
 
     def indices_of(self, shard: int) -> NDArray[np.int64]:
         """(members,) task numbers of one shard."""
