@@ -157,6 +157,8 @@ class Recorder(msgspec.Struct):
         Returns:
             Whether there was anything.
         """
+        if not self._asked:
+            return False
         asked, self._asked = self._asked, {}
         anything = False
         for workflow in asked:
@@ -281,8 +283,8 @@ class Recorder(msgspec.Struct):
 
     def _task_rows(self, run: WorkflowRun, stage: StageRun, touched: list[NDArray[np.int64]]) -> None:
         """Rows of the tasks that need one. Most of a million that become ready, or are cancelled unseen, do not."""
-        written = [some[(stage.version[some] > 0) | _DURABLE[stage.task_state[some]]] for some in touched]
-        tasks = np.concatenate(written)
+        some = touched[0] if len(touched) == 1 else np.concatenate(touched)
+        tasks = some[(stage.version[some] > 0) | _DURABLE[stage.task_state[some]]]
         if len(tasks) == 0:
             return
         if len(tasks) > 1:
