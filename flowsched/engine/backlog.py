@@ -16,7 +16,7 @@ from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, g
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
-from flowsched.engine.predictor import expected_runtime, memory_request
+from flowsched.engine.predictor import expected_runtime, is_new, learned_of, memory_request
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.data import Gather, Route
@@ -126,7 +126,7 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
                 [None] * len(candidates),
                 None,
                 _basis(state, run, stage, common),
-                _learned(state, run, stage),
+                learned_of(state, run, stage),
             )
     return backlog
 
@@ -140,7 +140,7 @@ def _own_bags(
     now: int,
     gather: Gather | None,
 ) -> CachedBags:
-    """The bags of a stage whose shards differ in inputs, or in gather nodes. Those that wait as before are offered as they were.
+    """The bags of a stage whose shards differ in inputs, or in gather nodes. Bags of which nothing changed are the same objects.
 
     Each task that ends teaches something. The shards that wait are estimated anew when an eighth more is known, and ranked anew
     when their mean size has moved by an eighth.
@@ -156,12 +156,12 @@ def _own_bags(
     """
     state, run, stage = alike.state, alike.run, alike.stage
     queued = queued[: state.policy.profile.window]
-    made = CachedBags([], [], [], None, basis, _learned(state, run, stage))
+    made = CachedBags([], [], [], None, basis, learned_of(state, run, stage))
     anew = alike.evictable is not None or bool(state.cluster.drains)  # their facts change with time
     if cached is None or anew or cached.basis != basis or (alike.fits and cached.learned != made.learned):
         cached = CachedBags([], [], [], None, None)
     estimated = cached.learned != made.learned
-    if estimated and not _is_due(cached, alike):
+    if estimated and not is_new(state, run, stage, cached.behind + 1):
         estimated, made.learned, made.behind = False, cached.learned, cached.behind + 1
     made.gather, made.common = cached.gather, cached.common
     bags = list(_bags_of(run, stage, queued, gather))
@@ -227,17 +227,6 @@ def _bags_of(run: WorkflowRun, stage: StageRun, queued: Indices, gather: Gather 
         (tuple([task for task, _ in of_one]), min([ready_ms for _, ready_ms in of_one]), step)
         for (_, step), of_one in bags.items()
     ]
-
-
-def _learned(state: EngineState, run: WorkflowRun, stage: StageRun) -> object:
-    """What was learned of a stage's kind, as one value."""
-    return state.work.estimates.known_of(*run.spec.kind_of(stage.spec))
-
-
-def _is_due(cached: CachedBags, alike: _Alike) -> bool:
-    """Whether an eighth more is known of a kind than when its tasks were estimated."""
-    samples = alike.state.work.estimates.samples(*alike.run.spec.kind_of(alike.stage.spec))
-    return 8 * (cached.behind + 1) >= samples
 
 
 def _rank_by_size(alike: _Alike, made: CachedBags, before: CachedBags) -> None:
@@ -308,7 +297,7 @@ def _again(
     cached = state.work.bags.get((run.id, stage.number))
     if cached is None or not cached.candidates or cached.moved:
         return False
-    basis, learned = _basis(state, run, stage, common), _learned(state, run, stage)
+    basis, learned = _basis(state, run, stage, common), learned_of(state, run, stage)
     anew = evictable is not None or bool(state.cluster.drains) or cached.basis != basis
     if anew or cached.outdated or cached.learned != learned:
         if cached.bags and not anew:

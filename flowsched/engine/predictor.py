@@ -52,6 +52,16 @@ def expected_runtime(
     return _capped(_unshared_ms(state, run, stage, size)), _capped(high)
 
 
+def learned_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> object:
+    """What was learned of a stage's kind, as one value: while it is equal, each answer about the stage's tasks is the same."""
+    return state.work.estimates.known_of(*run.spec.kind_of(stage.spec))
+
+
+def is_new(state: EngineState, run: WorkflowRun, stage: StageRun, more: int) -> bool:
+    """Whether `more` ends of tasks teach an eighth or more of what is known of a stage's kind."""
+    return 8 * more >= state.work.estimates.samples(*run.spec.kind_of(stage.spec))
+
+
 def _capped(runtime_ms: int | None) -> int | None:
     return None if runtime_ms is None else min(runtime_ms, LONGEST_MS)
 
