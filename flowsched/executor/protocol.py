@@ -226,7 +226,7 @@ class Transfer(msgspec.Struct, frozen=True):
     source: str | None = None
     offset: int = 0
     whole: bool = True
-    ahead: int = 0  #: 0 = it is waited for there; 1 and 2: it will be (`TransferWant`)
+    ahead: int = 0  #: 0 = it is waited for there; above, it will be (`TransferWant`)
     version: str = (
         ""  #: of the dataset that a piece must be of; "" = not known yet. Pieces of two versions never mix.
     )

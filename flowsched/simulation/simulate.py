@@ -350,7 +350,7 @@ class Simulation:
                 self._piece(file, dest, order)
 
         piece = None if order.whole else (order.offset, order.size_bytes)
-        kind = ("stage", "prefetch", "push")[order.ahead]
+        kind = ("stage", "prefetch", "push", "prefetch")[order.ahead]
         if {source, dest} & self._down:  # it was decided to copy before the loss was known
             self.world.later(self.world.now + 1, lambda: self._events.append(self._broken(order)))
             return

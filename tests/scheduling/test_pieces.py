@@ -79,6 +79,20 @@ def test_what_moves_ahead_leaves_a_slot() -> None:
     assert [order.dataset for order in orders] == [ids[2]]
 
 
+def test_copies_for_tasks_that_may_run_elsewhere_leave_the_link_to_the_outside() -> None:
+    """Of eight slots they take two, and none while two copies come that tasks wait for, which take all eight."""
+    snapshot, catalogue = cluster(1, 1, 1, 1, 1, 1, 1, 1), Catalogue()
+    ids = [catalogue.intern(f"s3://{n}", 50 * MB, True) for n in range(24)]
+    limits = TransferLimits(per_dest=3, origin=8)
+    maybe = Wants([TransferWant(data, at % 8, 100, 0, 3) for at, data in enumerate(ids[:16])])
+    waited = Wants([TransferWant(data, at, 1, 0) for at, data in enumerate(ids[16:])])
+    first = admit([maybe], (), snapshot, catalogue, limits)
+    assert [(order.dataset, order.dest) for order in first] == [(0, 0), (1, 1)]
+    assert [order.ahead for order in admit([maybe, waited], first, snapshot, catalogue, limits)] == [0] * 6
+    others = tuple(TransferOrder(90 + n, None, n, 10**9) for n in range(2))
+    assert admit([maybe], others, snapshot, catalogue, limits) == ()
+
+
 def test_little_copies_pass_beside_large_ones() -> None:
     """Both slots are taken by large copies; a few bytes go all the same."""
     snapshot, catalogue = cluster(1), Catalogue()

@@ -20,6 +20,7 @@ from flowsched.control.documents import Documents
 from flowsched.control.leading.dispatch import Dispatcher
 from flowsched.control.leading.recover import load_run
 from flowsched.engine.data.inputs import uris_outside
+from flowsched.engine.data.prefetch import shards_behind
 from flowsched.engine.delta import CacheKeyWrite
 from flowsched.engine.events import LookedUp
 from flowsched.engine.memoization import (
@@ -79,6 +80,9 @@ class _Known(msgspec.Struct):
     in_place: frozenset[str] = frozenset()  #: datasets that nodes read where they lie
     sizes: dict[str, int] = msgspec.field(default_factory=dict)  #: dataset -> its bytes
     inputs: dict[str, Known] = msgspec.field(default_factory=dict)  #: the same -> what it is known by in keys
+    ahead: set[str] = msgspec.field(
+        default_factory=set
+    )  #: URIs that were looked at for tasks whose parents run
     #: Looks under way, by (URI, by content): stages that ask for the same share one.
     looking: dict[tuple[str, bool], asyncio.Future[dict[str, Fingerprint | str]]] = msgspec.field(
         default_factory=dict
@@ -154,7 +158,7 @@ class Memoizer:
         await self._dispatcher.rest()
         whole, part = waiting_shards(stage)
         shards, asked = [*whole.tolist(), *part.tolist()], set(whole.tolist() if memoized else ())
-        for start in range(0, max(1, len(shards)), _PART):
+        for start in range(0, len(shards), _PART):
             some = shards[start : start + _PART]
             looks = run.looks
             names = await self._identify(run, stage, some, known)
@@ -167,6 +171,28 @@ class Memoizer:
             sizes = {name: known.sizes[name] for name in names.values() if name in known.sizes}
             answer = LookedUp(workflow, number, tuple(found), others, names, in_place, sizes, looks)
             self._dispatcher.report([*lost, answer])
+        await self._look_ahead(run, stage, known)
+
+    async def _look_ahead(self, run: WorkflowRun, stage: StageRun, known: _Known) -> None:
+        """Look at what shards will read whose parents run, so that copies of it can move meanwhile.
+
+        Each shard is looked at again once it is ready: a parent may write to what its child reads.
+        """
+        behind = shards_behind(run, stage).tolist()
+        uris = [uri for uri in uris_outside(stage, behind) if uri not in known.ahead] if behind else []
+        for start in range(0, len(uris), _PART):
+            some, looks = uris[start : start + _PART], run.looks
+            known.ahead.update(some)
+            observed = await self._executor.fingerprints(some, by_content=False)
+            names, sizes, in_place = dict[str, str](), dict[str, int](), set[str]()
+            for uri in some:
+                seen = observed[uri]
+                if not isinstance(seen, str):
+                    name = names[uri] = versioned(uri, seen.version)
+                    sizes[name] = seen.size_bytes or 0
+                    in_place |= {name} if seen.in_place else set()
+            answer = LookedUp(run.id, stage.number, (), (), names, frozenset(in_place), sizes, looks)
+            self._dispatcher.report([answer])
 
     async def _prepare(self, run: WorkflowRun, known: _Known) -> None:
         """Find out once for a run whose it is, and write down the keys of the run that it resumes."""

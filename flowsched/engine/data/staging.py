@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flowsched.engine.choices import choice_rows
 from flowsched.engine.data.cache_evictions import admit_ahead, came, has_room, reserve_room
-from flowsched.engine.data.prefetch import landed, moved_by, pass_over, pushes, refused, spreading
+from flowsched.engine.data.prefetch import arriving, landed, moved_by, pass_over, pushes, refused
 from flowsched.engine.data.versions import leave_copies, withdraw
 from flowsched.engine.delta import ReplicaWrite
 from flowsched.engine.pacing import bytes_landed
@@ -344,7 +344,7 @@ def order_transfers(recorder: Recorder) -> list[Transfer]:
     recorder.absorb()
     sweep(recorder)
     recorder.absorb()
-    wants = state.data.wanted, state.data.foreseen, Wants((*pushes(recorder), *spreading(recorder)))
+    wants = state.data.wanted, state.data.foreseen, Wants((*pushes(recorder), *arriving(recorder)))
     resting = {pair for pair, wait in state.data.backoff.items() if wait.not_before > recorder.now}
     for pair in [pair for pair in state.data.backoff if not any(pair in each for each in wants)]:
         if pair not in resting:  # a copy ahead of time may be wanted again in the next round

@@ -46,6 +46,8 @@ def read_versions(
             catalogue.read_in_place(catalogue.newest[uri])
     recorder.statement.undo_with(state.work.inputs.clear)
     state.work.inputs.pop((run.id, stage.number), None)  # it may have been asked for before it was ready
+    for number in state.data.early[run.id].stages if run.id in state.data.early else ():
+        state.data.arriving.pop((run.id, number), None)
     new = {uri: name for uri, name in answer.names.items() if uri not in run.versions}
     if only_known or not new:
         return

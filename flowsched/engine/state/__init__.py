@@ -50,11 +50,13 @@ class EngineState(msgspec.Struct):
             del self.work.bags[run.id, stage.number]
         self.data.unswept.add((run.id, stage.number))
         self.data.coming_from.pop((run.id, stage.number), None)
+        self.data.arriving.pop((run.id, stage.number), None)
         for edge in run.graph.edges_out[stage.number]:
             self.data.coming.pop((run.id, edge.child), None)
             gathered = self.data.gathered.get((run.id, edge.child))
             if gathered is not None and stage.number in gathered.parents:
                 gathered.changed.add(stage.number)
+            self.data.arriving.pop((run.id, edge.child), None)
 
     def note_undone(self) -> None:
         """A step was undone: so are its derived values."""
@@ -62,6 +64,8 @@ class EngineState(msgspec.Struct):
         self.data.gathered.clear()
         self.data.coming.clear()
         self.data.coming_from.clear()
+        self.data.early.clear()
+        self.data.arriving.clear()
         self.data.swept = None
         self.cluster.snapshot.cache.clear()
 

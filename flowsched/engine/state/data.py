@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -97,11 +97,18 @@ class Awaited(NamedTuple):
     until_ms: int
 
 
-class Spread(NamedTuple):
-    """A dataset from outside, and the stages of a workflow that read it in all their shards."""
+class Early(msgspec.Struct, frozen=True):
+    """The inputs from outside that move while the parents of their readers run.
 
-    uri: str
+    Args:
+        stages: Those of a workflow that wait for others and read from outside.
+        readers: URI of an input that shards have in common -> how many of all stages read it.
+        asked: Stage -> shards whose inputs are to be looked at for this.
+    """
+
     stages: tuple[int, ...]
+    readers: Mapping[str, int]
+    asked: dict[int, set[int]] = msgspec.field(default_factory=dict)
 
 
 class FileReaders(msgspec.Struct):
@@ -134,7 +141,9 @@ class DataState(msgspec.Struct):
         pushes: (dataset, node) -> the copy to its gather node, and the task that it is for: (want, workflow, stage),
             or (want, run of an engine, the call that it awaits).
         push_backlog: Node -> bytes of `pushes` to it.
-        spreads: Workflow -> datasets that may be worth having on each of `spread_over` ready nodes.
+        early: Workflow -> its stages whose inputs from outside may move early.
+        arriving: (workflow, stage) -> the copies wanted early, until a task of it or of a parent changes.
+        early_over: The ready nodes for which these were found.
         foreseen: (dataset, node) that tasks which wait for room will probably read there.
         gathers: (workflow, stage) -> whether sizes of its outputs were known, and how they are gathered.
         gathered: (workflow, stage) -> the stages that it gathers, and the bytes that are known of them.
@@ -162,8 +171,9 @@ class DataState(msgspec.Struct):
         default_factory=dict
     )
     push_backlog: dict[int, int] = msgspec.field(default_factory=dict)
-    spreads: dict[str, tuple[Spread, ...]] = msgspec.field(default_factory=dict)
-    spread_over: int = 0
+    early: dict[str, Early] = msgspec.field(default_factory=dict)
+    arriving: dict[tuple[str, int], tuple[TransferWant, ...]] = msgspec.field(default_factory=dict)
+    early_over: bytes = b""
     foreseen: Wants = msgspec.field(default_factory=Wants)
     gathers: dict[tuple[str, int], tuple[bool, Gather | None]] = msgspec.field(default_factory=dict)
     gathered: dict[tuple[str, int], Gathered] = msgspec.field(default_factory=dict)
@@ -177,7 +187,7 @@ class DataState(msgspec.Struct):
 
     def forget(self, workflow: str, stages: Iterable[StageRun]) -> None:
         """Drop the state of a workflow that has ended, and of its stages."""
-        self.spreads.pop(workflow, None)
+        self.early.pop(workflow, None)
         for home in [home for home in self.homes if home[0] == workflow]:
             del self.homes[home]
         for stage in stages:
@@ -185,6 +195,7 @@ class DataState(msgspec.Struct):
             for placed in () if stage.spec.container is None else stage.spec.container.inputs:
                 if placed.source in self.file_readers:
                     self.file_readers[placed.source].in_place.pop(pair, None)
+            self.arriving.pop(pair, None)
             self.gathers.pop(pair, None)
             self.gathered.pop(pair, None)
             self.home_work.pop(pair, None)
