@@ -394,13 +394,13 @@ def _arriving(
         elif dataset is not None and _awaits(state, run, stage, sizes[dataset] * 1000 // rate):
             for node in ready.tolist():
                 found[dataset, node] = TransferWant(dataset, node, rank, priority, 2)
-    if not own and not common:
-        return tuple(found.values())
     reads = [
         [_known(state, run, uri_outside(stage, spec, shard), LEAST_BYTES) for spec in own]
         for shard in shards.tolist()
     ]
     own_bytes = max(sum(sizes[dataset] for dataset in some if dataset is not None) for some in reads)
+    if not own_bytes and not common:
+        return tuple(found.values())
     places = _places(state, run, stage, shards, own_bytes)
     for node, some in zip(places.tolist(), reads, strict=True):
         for dataset in (*some, *common) if node >= 0 else ():
