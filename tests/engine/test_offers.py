@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from flowsched.engine import admission
 from flowsched.engine.backlog import Backlog, collect
 from flowsched.engine.data.cache_values import Evictable
+from flowsched.engine.data.gather_nodes import gathered_bytes
+from flowsched.engine.predictor import written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.document.decode import check_workflow
@@ -51,6 +53,10 @@ def collected(state: EngineState, now: int, evictable: Evictable | None = None) 
         offered.basis = None
     state.data.coming.clear()
     state.data.coming_from.clear()
+    for (workflow, number), gathered in state.data.gathered.items():
+        run = state.work.runs[workflow]
+        anew = [count * written_bytes(state, run, run.stages[at]) for at, count in gathered.parents.items()]
+        assert gathered_bytes(state, run, run.stages[number]) == sum(anew)
     assert described(collect(state, now, evictable)) == described(backlog)
     state.work.bags.clear()
     for pair, (offered, candidates, basis) in kept.items():

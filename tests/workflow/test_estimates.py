@@ -173,3 +173,15 @@ def test_quantiles_lie_between_samples() -> None:
         900,
         900,
     ]
+
+
+def test_kinds_that_were_learned_since_a_moment_are_named() -> None:
+    """The latest first; of a moment long past it is not known."""
+    estimates = learned(5)
+    before = estimates.learned
+    estimates.learn("w", "other", 7)
+    assert estimates.learned_since(before) == [("w", "other")]
+    assert estimates.learned_since(estimates.learned) == []
+    for runtime in range(300):
+        estimates.learn("w", "s", runtime)
+    assert estimates.learned_since(before) is None

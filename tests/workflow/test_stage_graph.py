@@ -51,6 +51,16 @@ def test_the_edges_of_the_documented_example() -> None:
     assert graph.order == (0, 1, 2, 3)
 
 
+def test_shards_that_read_one_dataset_are_counted() -> None:
+    """Each of four shards reads all of `a`; of those of `c`, one reads each."""
+    graph = graph_of(
+        writer("a", 3),
+        stage("b", scatter={"count": 4}, inputs=[reads("all")]),
+        stage("c", inputs=[reads("index")]),
+    )
+    assert graph.readers == {("a", "o"): 5}
+
+
 def test_a_value_asked_for_in_when_is_waited_for() -> None:
     """`when.equals` alone makes an edge of order."""
     graph = StageGraph(decode_workflow(encoded(EVERYTHING)))

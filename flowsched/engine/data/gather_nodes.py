@@ -237,7 +237,7 @@ def _find_gather(state: EngineState, run: WorkflowRun, stage: StageRun) -> _Gath
         readers = consumer.spec.width if match is Match.ALL else 1
         if sum(_gathered(state, run, consumer).parents.values()) < 2:
             continue
-        gathered = _gathered_bytes(state, run, consumer)
+        gathered = gathered_bytes(state, run, consumer)
         if gathered * 1000 // rate < _LEAST_MS:
             continue
         together = tuple(sorted(_gathered(state, run, consumer).parents))
@@ -253,7 +253,7 @@ def _work(state: EngineState, run: WorkflowRun, stage: StageRun) -> int:
     return typical_runtime(state, run, stage) * stage.spec.roles[0].resources.cpu_millicores
 
 
-def _gathered_bytes(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
+def gathered_bytes(state: EngineState, run: WorkflowRun, consumer: StageRun) -> int:
     """The bytes of the datasets with few readers that one shard of a stage is expected to read.
 
     Only the parents of which something has changed are looked at again: a stage may read a thousand others.
@@ -305,7 +305,7 @@ def _choose(
     snapshot = state.cluster.snapshot
     nodes = len(snapshot)
     there = np.zeros(nodes, dtype=np.int64)
-    total = _gathered_bytes(state, run, consumer)
+    total = gathered_bytes(state, run, consumer)
     for number in _gathered(state, run, consumer).parents:
         parent = run.stages[number]
         each = written_bytes(state, run, parent)
