@@ -53,7 +53,7 @@ def expected_runtime(
 
 
 def learned_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> object:
-    """What was learned of a stage's kind, as one value: while it is equal, each answer about the stage's tasks is the same."""
+    """The knowledge of a stage's kind, as one value: while it is equal, each answer about the stage's tasks is the same."""
     return state.work.estimates.known_of(*run.spec.kind_of(stage.spec))
 
 
