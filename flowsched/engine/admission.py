@@ -316,6 +316,9 @@ def _gang_seats(recorder: Recorder, candidate: Candidate, tasks: Indices) -> Gan
 # decides when the last one ends. Such tasks start one at a time, the next when the disk could have done the bytes of the one
 # before. The last ends no later, and the disk has no pauses after the first has computed. A task waits for this no longer than
 # another one's bytes take, and only while no other task waits that could use the cores.
+#
+# A runtime that no task has shown to be true may be wrong by a factor of 100. Until then tasks also start so if they are more than
+# find room at once: whatever they compute, those that start together write together.
 
 
 class Spacing:
@@ -325,12 +328,14 @@ class Spacing:
         next_ms: When the first of those that wait may start; None = none waits.
     """
 
-    def __init__(self, recorder: Recorder, offered: Iterable[PodGroup]) -> None:
-        self._recorder = recorder
-        self._offered = offered
+    def __init__(
+        self, recorder: Recorder, offered: Iterable[PodGroup], candidates: Mapping[int, Candidate]
+    ) -> None:
+        """`offered`: all groups of the round; `candidates`: flowsched's own ones, by key."""
+        self._recorder, self._offered, self._candidates = recorder, offered, candidates
         self._all_wait: bool | None = None
-        #: by the shape's id and its pods' runtime
-        self._bound: dict[tuple[int, int], tuple[Shape, NDArray[np.bool_], Indices]] = {}
+        #: by the shape's id, its pods' runtime, and how many of them there are if that was never seen
+        self._bound: dict[tuple[int, int, int], tuple[Shape, NDArray[np.bool_], Indices]] = {}
         self.next_ms: int | None = None
 
     def fits(self, candidate: Candidate, nodes: Indices) -> NDArray[np.bool_] | None:
@@ -339,7 +344,7 @@ class Spacing:
         shape = group.roles[0].shape
         if not shape.io_bytes or shape.direct or group.gang or not group.runtime_ms:
             return None
-        bound, io_ms = self._disk_bound(shape, group.runtime_ms)
+        bound, io_ms = self._disk_bound(group)
         if not bound[nodes].any() or not self._all_wait_for_disks():
             return None
         state, statement, now = self._recorder.state, self._recorder.statement, self._recorder.now
@@ -368,9 +373,10 @@ class Spacing:
         text = f"the disk is what tasks like it wait for: one starts at a time, the next in {(wait + 999) // 1000} s"
         return Reason(candidate.group.key, ReasonCode.IO_BUDGET, text, {"wait_ms": wait}, self.next_ms)
 
-    def _disk_bound(self, shape: Shape, runtime_ms: int) -> tuple[NDArray[np.bool_], Indices]:
-        """(N,) where a node full of such pods waits for its disk, and the ms that the bytes of one take there."""
-        known = self._bound.get((id(shape), runtime_ms))
+    def _disk_bound(self, group: PodGroup) -> tuple[NDArray[np.bool_], Indices]:
+        """(N,) where pods like those of a group wait for their disk, and the ms that the bytes of one take there."""
+        shape, runtime_ms, unseen = group.roles[0].shape, group.runtime_ms or 0, self._unseen(group)
+        known = self._bound.get((id(shape), runtime_ms, unseen))
         if known is None:
             snapshot = self._recorder.state.cluster.snapshot
             disk = snapshot.disk_rate
@@ -379,21 +385,37 @@ class Spacing:
             for axis, need in enumerate(shape.requests):
                 if need > 0 and axis != IO:
                     np.minimum(full, snapshot.allocatable[:, axis] // need, out=full)
-            known = self._bound[id(shape), runtime_ms] = shape, full * io_ms * 9 // 8 > runtime_ms, io_ms
+            bound = full * io_ms * 9 // 8 > runtime_ms
+            if unseen > int(full.sum()):
+                bound |= io_ms > 0
+            known = self._bound[id(shape), runtime_ms, unseen] = shape, bound, io_ms
         return known[1:]
 
-    def _all_wait_for_disks(self) -> bool:
-        """Whether all offered groups would wait for disks; those of which nothing is known do not count."""
-        if self._all_wait is None:
-            self._all_wait = all(self._waits_for_disks(group) for group in self._offered if group.runtime_ms)
-        return self._all_wait
+    def _unseen(self, group: PodGroup) -> int:
+        """How many tasks a group's stage has, if none of their kind has ended; else 0."""
+        candidate = self._candidates.get(group.key)
+        if candidate is None:
+            return 0
+        kind = candidate.run.spec.kind_of(candidate.stage.spec)
+        return 0 if self._recorder.state.work.estimates.samples(*kind) else candidate.stage.spec.tasks
 
-    def _waits_for_disks(self, group: PodGroup) -> bool:
-        shape = group.roles[0].shape
-        if not shape.io_bytes or not group.runtime_ms:
-            return False
-        bound, _ = self._disk_bound(shape, group.runtime_ms)
-        return bool(bound.any())
+    def _all_wait_for_disks(self) -> bool:
+        """Whether all offered groups would wait for disks; those of which nothing is known do not count.
+
+        One whose runtime was never seen does if it moves as much as another that does.
+        """
+        if self._all_wait is None:
+            others, least = [], 1 << 62
+            for group in self._offered:
+                moved = group.roles[0].shape.io_bytes
+                if not group.runtime_ms:
+                    continue
+                if moved and self._disk_bound(group)[0].any():
+                    least = min(least, moved)
+                else:
+                    others.append((moved, self._unseen(group)))
+            self._all_wait = all(moved >= least and unseen for moved, unseen in others)
+        return self._all_wait
 
 
 # ---- a round ----
@@ -457,7 +479,7 @@ def place(recorder: Recorder, others: Others) -> None:
     # 4. The plan.
     plan = _plan(recorder, groups) if groups else Plan()
     # 5. Bindings, transfers and evictions.
-    ours = _Ours(recorder, groups)
+    ours = _Ours(recorder, groups, backlog.candidates)
     if not at_limit:
         cache_evictions.note_planned(recorder, plan, backlog.candidates)
         foresee(recorder, plan, by_key if plan.ahead else {})
@@ -642,10 +664,12 @@ class _Ours:
         refused: Why pods of a placed group must wait all the same.
     """
 
-    def __init__(self, recorder: Recorder, offered: Iterable[PodGroup]) -> None:
+    def __init__(
+        self, recorder: Recorder, offered: Iterable[PodGroup], candidates: Mapping[int, Candidate]
+    ) -> None:
         self._recorder = recorder
         self.binds = Binds(recorder)
-        self.spacing = Spacing(recorder, offered)
+        self.spacing = Spacing(recorder, offered, candidates)
         self.refused: list[Reason] = []
         self._targets = Targets(recorder, self.binds.note)
 

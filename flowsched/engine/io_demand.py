@@ -186,12 +186,18 @@ def learned_demand(
 def _corrected(
     state: EngineState, run: WorkflowRun, stage: StageRun, inputs: tuple[int, ...]
 ) -> Demand | None:
-    """The declared disk use of a task over its runtime as it was observed, where that is far from the declared one; else None."""
+    """The declared disk use of a task, if that is not what counts; else None.
+
+    Declared bytes count over the runtime as it was observed, where that is far from the declared one. Before a task of the kind has
+    ended they have no rate: too short a runtime would leave cores idle. `Spacing` goes by bytes.
+    """
     declared, io = declared_demand(stage.spec, 0), traffic_of(stage.spec, 0)
-    if io.read_rate or io.write_rate:
+    if io.read_rate or io.write_rate or not declared.rate:
         return None
+    if not state.work.estimates.samples(*run.spec.kind_of(stage.spec)):
+        return declared._replace(rate=0)
     expected_ms, _ = expected_runtime(state, run, stage, inputs)
-    if not declared.rate or expected_ms == stage.spec.estimate.runtime_ms:
+    if expected_ms == stage.spec.estimate.runtime_ms:
         return None
     return declared._replace(rate=rounded(io_rate(io, expected_ms)))
 

@@ -37,15 +37,15 @@ def expected_runtime(
     """
     declared_ms, estimates = stage.spec.estimate.runtime_ms, state.work.estimates
     kind = run.spec.kind_of(stage.spec)
-    known = estimates.samples(*kind) > 0
-    observed_ms = None if declared_ms is None else estimates.as_declared_ms(*kind, declared_ms)
-    far = declared_ms is not None and observed_ms is not None and is_far(declared_ms, observed_ms)
-    if not known:
-        return (observed_ms, declared_ms) if far else (declared_ms, None)
-    if declared_ms is not None and not far:
+    if not estimates.samples(*kind):
+        worth_ms = None if declared_ms is None else estimates.as_declared_ms(*kind, declared_ms)
+        if declared_ms is not None and worth_ms is not None and is_far(declared_ms, worth_ms):
+            return worth_ms, declared_ms
+        return declared_ms, None
+    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
+    if declared_ms is not None and not is_refuted(state, run, stage, size):
         high = estimates.high_declared_ms(*kind, declared_ms)
         return declared_ms, high if high is not None and high > declared_ms else None
-    size = read_bytes(state.cluster.catalogue, run, stage, inputs)
     high = estimates.high_ms(*kind, size)
     if declared_ms is not None:  # what is promised still depends on it
         high = max(declared_ms, high or 0)
@@ -60,6 +60,20 @@ def learned_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> object:
 def is_new(state: EngineState, run: WorkflowRun, stage: StageRun, more: int) -> bool:
     """Whether `more` ends of tasks teach an eighth or more of what is known of a stage's kind."""
     return 8 * more >= state.work.estimates.samples(*run.spec.kind_of(stage.spec))
+
+
+def is_refuted(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> bool:
+    """Whether tasks of a stage's kind have shown that its declared runtime is far from the truth.
+
+    What others took on the same disk does not count: it would hide that tasks take a part of the time that they declare.
+    """
+    declared_ms, kind = stage.spec.estimate.runtime_ms, run.spec.kind_of(stage.spec)
+    observed_ms = None if declared_ms is None else state.work.estimates.as_declared_ms(*kind, declared_ms)
+    if declared_ms is None or observed_ms is None:
+        return False
+    wall_ms = state.work.estimates.runtime_ms(*kind, input_bytes) or 0
+    shared_ms = wall_ms - (_unshared_ms(state, run, stage, input_bytes) or wall_ms)
+    return is_far(declared_ms, max(1, observed_ms - shared_ms))
 
 
 def _capped(runtime_ms: int | None) -> int | None:

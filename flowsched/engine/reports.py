@@ -11,7 +11,7 @@ from flowsched.engine.backlog import memory_ahead
 from flowsched.engine.data.cache_evictions import came
 from flowsched.engine.data.inputs import producer_of
 from flowsched.engine.data.prefetch import note_written, pieces_found
-from flowsched.engine.data.staging import arrived, failed
+from flowsched.engine.data.staging import arrived, failed, place_again
 from flowsched.engine.data.versions import replace_version
 from flowsched.engine.delta import AttemptEnd, ReplicaWrite
 from flowsched.engine.evictions import as_drained
@@ -215,8 +215,9 @@ def _pod_ended(recorder: Recorder, event: PodEnded) -> None:
         and ran.started_ms is not None
         and ran.measured
         and not leaving
+        and learn(recorder, run, stage, ref.task, event, ran.ended_ms - ran.started_ms)
     ):
-        learn(recorder, run, stage, ref.task, event, ran.ended_ms - ran.started_ms)
+        place_again(recorder, run.spec.kind_of(stage.spec))
     outputs = tuple((o.name, o.uri, o.size_bytes, o.value) for o in event.outputs)
     spoiled = bool(event.changed_inputs)
     at = state.cluster.snapshot.index[node]

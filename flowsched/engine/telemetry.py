@@ -19,7 +19,7 @@ import numpy as np
 
 from flowsched.engine.data.inputs import sources_of
 from flowsched.engine.io_demand import PER_MILLE, rounded
-from flowsched.engine.predictor import is_far
+from flowsched.engine.predictor import is_far, is_refuted
 from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.nodes import Load, LoadMeasured, NodeInfo
@@ -194,8 +194,11 @@ _NOTHING: Final = Usage()
 
 def learn(
     recorder: Recorder, run: WorkflowRun, stage: StageRun, task: int, event: PodEnded, ran_ms: int
-) -> None:
-    """A task has ended well: its usage is a sample for the next of its kind."""
+) -> bool:
+    """A task has ended well: its usage is a sample for the next of its kind.
+
+    Returns whether it is the first to show how long tasks of its kind take: what was decided for them before was a guess.
+    """
     state = recorder.state
     size = int(stage.local[task]) + int(stage.moved[task])
     if stage.number not in run.placed_bytes and sources_of(stage.spec):
@@ -208,19 +211,20 @@ def learn(
     first = state.work.estimates.samples(*kind) == 0
     before = state.work.estimates.learn(*kind, max(1, ran_ms), measured, outputs)
     recorder.statement.undo_with(lambda: state.work.estimates.recall(before))
-    if first:
-        _expect_others(recorder, kind, max(1, ran_ms), stage.spec.estimate.runtime_ms)
+    far = is_refuted(state, run, stage, size)
+    news = first and (far or stage.spec.estimate.runtime_ms is None)
+    if news:
+        _expect_others(recorder, kind, max(1, ran_ms), far=far)
+    return news
 
 
-def _expect_others(recorder: Recorder, kind: Kind, ran_ms: int, declared_ms: int | None) -> None:
-    """The first task of a kind has ended: those that run are expected to take as long, unless their document is about right.
+def _expect_others(recorder: Recorder, kind: Kind, ran_ms: int, *, far: bool) -> None:
+    """The first task of a kind has ended: those that run are expected to take as long.
 
-    Where it is not, tasks of the workflow's other kinds are expected to take what the words of its author are worth.
+    Where its document is `far` from the truth, tasks of the workflow's other kinds are expected to take what the words of its author
+    are worth.
     """
     state, ledger = recorder.state, recorder.state.cluster.snapshot.ledger
-    far = declared_ms is not None and is_far(declared_ms, ran_ms)
-    if declared_ms is not None and not far:
-        return
     ends = {}
     for slot in np.flatnonzero(
         (ledger.kind == ClaimKind.RUNNING) & (far | (ledger.until == UNKNOWN))

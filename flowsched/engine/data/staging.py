@@ -307,6 +307,18 @@ def finish(recorder: Recorder, number: int) -> None:
     recorder.dirty = True
 
 
+def place_again(recorder: Recorder, kind: tuple[str, str]) -> None:
+    """Offer the tasks of a kind that wait for copies: their nodes were chosen by a runtime that has turned out to be another one.
+
+    What has come of the copies stays where it is.
+    """
+    runs = recorder.state.work.runs
+    for number, group in list(recorder.state.data.staging.items()):
+        run = runs.get(group.workflow)
+        if run is not None and run.spec.kind_of(run.stages[group.stage].spec) == kind:
+            finish(recorder, number)
+
+
 def sweep(recorder: Recorder) -> None:
     """Give up targets of tasks that are not STAGING any more (cancelled, or a parent runs again), and those that cannot be
     reached: the bytes are nowhere, or the node takes no new pods. Such tasks are offered again.
