@@ -221,8 +221,8 @@ def learn(
 def _expect_others(recorder: Recorder, kind: Kind, ran_ms: int, *, far: bool) -> None:
     """The first task of a kind has ended: those that run are expected to take as long.
 
-    Where its document is `far` from the truth, tasks of the workflow's other kinds are expected to take what the words of its author
-    are worth.
+    Where its document is `far` from the truth, tasks of the workflow's other kinds are expected to take what the words of its
+    author are worth.
     """
     state, ledger = recorder.state, recorder.state.cluster.snapshot.ledger
     ends = {}

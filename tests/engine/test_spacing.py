@@ -118,16 +118,26 @@ def test_gangs_start_whole() -> None:
 
 
 def test_of_tasks_that_are_alike_only_the_short_ones_wait_for_the_disk() -> None:
-    """The same bytes in 60 s and in 10 s: a node full of the first is not held up by its disk, one full of the second is."""
+    """The same bytes in 60 s and in 10 s: a node full of the first is not held up by its disk, one full of the second is.
+
+    No task has shown that the first take 60 s. They move as much as the others, so these wait all the same.
+    """
     on = Scene(disk(cpu=8))
     on.tell(
         on.accepted("v", writer("slow", width=2, runtime="60s")), on.accepted("w", writer("fast", width=2))
     )
-    assert len(on.launched) == 4  # who is slow could use the cores
-    on.end(*on.launched)
-    on.now = 100_000
-    on.submit("u", writer("fast", width=2))
-    assert on.launched == ["fs-u-fast-0-0"]
+    assert sorted(on.launched) == ["fs-v-slow-0-0", "fs-v-slow-1-0", "fs-w-fast-0-0"]
+
+
+def test_more_tasks_than_find_room_start_one_at_a_time_until_one_has_ended() -> None:
+    """They declare 1,000 s, a hundred times what they take: whatever they compute, those that start together write together."""
+    on = Scene(disk())
+    on.submit("w", writer(width=4, runtime="1000s"))
+    assert len(on.launched) == 4  # all find room at once
+    on = Scene(disk())
+    on.submit("w", writer(width=5, runtime="1000s"))
+    assert on.launched == ["fs-w-write-0-0"]
+    assert on.last.wake_ms == 6_000
 
 
 def test_tasks_that_read_the_same_from_the_disk_start_together() -> None:
