@@ -92,7 +92,8 @@ class Forecasts:
     def _follow(self, state: EngineState | None) -> None:
         """Forget what belongs to another state: each term as leader has its own, with its own numbers of groups.
 
-        A task that starts at once needs no forecast: the first one comes `_AGE_MS` later. A `flowsched run` of a few tasks makes none.
+        A task that starts at once needs no forecast: the first one comes `_AGE_MS` later, so a `flowsched run` of a few tasks
+        makes none.
         """
         if state is not None and state is not self._state:
             self._state, self._reasons, self._found = state, None, {}

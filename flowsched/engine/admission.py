@@ -31,6 +31,7 @@ from flowsched.engine.pod_orders import (
     make_pod,
     seats,
 )
+from flowsched.engine.predictor import is_proven
 from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
 from flowsched.engine.state import EngineState
@@ -396,8 +397,8 @@ class Spacing:
         candidate = self._candidates.get(group.key)
         if candidate is None:
             return 0
-        kind = candidate.run.spec.kind_of(candidate.stage.spec)
-        return 0 if self._recorder.state.work.estimates.samples(*kind) else candidate.stage.spec.tasks
+        run, stage = candidate.run, candidate.stage
+        return 0 if is_proven(self._recorder.state, run, stage) else stage.spec.tasks
 
     def _all_wait_for_disks(self) -> bool:
         """Whether all offered groups would wait for disks; those of which nothing is known do not count.

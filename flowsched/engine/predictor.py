@@ -57,6 +57,11 @@ def learned_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> object:
     return state.work.estimates.known_of(*run.spec.kind_of(stage.spec))
 
 
+def is_proven(state: EngineState, run: WorkflowRun, stage: StageRun) -> bool:
+    """Whether a task of a stage's kind has ended, and shown what such tasks take."""
+    return state.work.estimates.samples(*run.spec.kind_of(stage.spec)) > 0
+
+
 def is_new(state: EngineState, run: WorkflowRun, stage: StageRun, more: int) -> bool:
     """Whether `more` ends of tasks teach an eighth or more of what is known of a stage's kind."""
     return 8 * more >= state.work.estimates.samples(*run.spec.kind_of(stage.spec))
@@ -65,7 +70,7 @@ def is_new(state: EngineState, run: WorkflowRun, stage: StageRun, more: int) -> 
 def is_refuted(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> bool:
     """Whether tasks of a stage's kind have shown that its declared runtime is far from the truth.
 
-    What others took on the same disk does not count: it would hide that tasks take a part of the time that they declare.
+    The time that others took on the same disk does not count: it would hide that tasks take a part of the time that they declare.
     """
     declared_ms, kind = stage.spec.estimate.runtime_ms, run.spec.kind_of(stage.spec)
     observed_ms = None if declared_ms is None else state.work.estimates.as_declared_ms(*kind, declared_ms)

@@ -310,7 +310,7 @@ def finish(recorder: Recorder, number: int) -> None:
 def place_again(recorder: Recorder, kind: tuple[str, str]) -> None:
     """Offer the tasks of a kind that wait for copies: their nodes were chosen by a runtime that has turned out to be another one.
 
-    What has come of the copies stays where it is.
+    Copies that have come stay where they are.
     """
     runs = recorder.state.work.runs
     for number, group in list(recorder.state.data.staging.items()):
