@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
@@ -14,8 +16,11 @@ import msgspec
 from flowsched.client import session
 from flowsched.client.session import Streamed, back_off
 from flowsched.control.service import Service
-from flowsched.errors import Unavailable
+from flowsched.errors import FlowschedError, Unavailable
+from flowsched.log_lines import get_logger
 from flowsched.workflow.views import encode
+
+log = get_logger(__name__)
 
 _WORKFLOWS: Final = "/api/v1/workflows"
 #: Parameters that are numbers.
@@ -48,6 +53,7 @@ class OwnService:
         given: dict[str, Any] = {
             name: int(text) if name in _NUMBERS else text for name, text in (params or {}).items()
         }
+        began = time.monotonic()
         for attempt in itertools.count(1):
             try:
                 match method, *_segments(path):
@@ -65,8 +71,17 @@ class OwnService:
                         raise NotImplementedError(f"{method} {path}")
                 return made if isinstance(made, bytes) else encode(made), {}
             except Unavailable:
-                if not again or attempt >= session.ATTEMPTS:
+                starting = time.monotonic() - began < session.START_S
+                if not again or (attempt >= session.ATTEMPTS and not starting):
                     raise
+            except (FlowschedError, NotImplementedError):
+                raise
+            except Exception as error:
+                number = secrets.token_hex(6)
+                log.error("request failed", error_id=number, method=method, path=path, exc_info=error)
+                raise FlowschedError(
+                    f"Something broke inside flowsched; its log has the cause under {number}"
+                ) from error
             await asyncio.sleep(back_off(attempt))
         raise AssertionError("the last attempt returns or raises")
 

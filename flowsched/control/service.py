@@ -798,7 +798,8 @@ class Service:
                 "it was removed, or lost with its node; run the workflow again to have it"
             )
         path = filled(declared[name].path, spec, index // spec.members)
-        file_name = (PurePosixPath(path).name or name) + (".tar" if opened.directory else "")
+        # Never a dot file: a user who saves outputs in a folder would not see it.
+        file_name = (PurePosixPath(path).name.lstrip(".") or name) + (".tar" if opened.directory else "")
         return OutputData(file_name, opened.size_bytes, opened.chunks)
 
     def _check_files_are_here(self) -> None:

@@ -58,6 +58,8 @@ _SEATLESS: Final = (
     TaskState.CANCELLED,
 )
 _RUNNING: Final = ClaimKind.RUNNING
+#: Tasks of unproven runtime are spaced if a node is full of them after such a part of it: no more is lost if it is right.
+_INSURED: Final = 8
 _NO_SEATS: Final[Mapping[int, GangSeat]] = {}
 Indices = NDArray[np.int64]
 
@@ -388,7 +390,7 @@ class Spacing:
                     np.minimum(full, snapshot.allocatable[:, axis] // need, out=full)
             bound = full * io_ms * 9 // 8 > runtime_ms
             if unseen > int(full.sum()):
-                bound |= io_ms > 0
+                bound |= (io_ms > 0) & (io_ms <= runtime_ms // (_INSURED * np.maximum(full, 1)))
             known = self._bound[id(shape), runtime_ms, unseen] = shape, bound, io_ms
         return known[1:]
 

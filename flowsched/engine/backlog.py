@@ -158,6 +158,7 @@ def _own_bags(
     queued = queued[: state.policy.profile.window]
     made = CachedBags([], [], [], None, basis, learned_of(state, run, stage))
     anew = alike.evictable is not None or bool(state.cluster.drains)  # their facts change with time
+    anew = anew or cached is None or not cached.bags  # it has none, or was offered as one bag
     if cached is None or anew or cached.basis != basis or (alike.fits and cached.learned != made.learned):
         cached = CachedBags([], [], [], None, None)
     estimated = cached.learned != made.learned

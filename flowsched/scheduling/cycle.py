@@ -165,8 +165,10 @@ class _Cycle:
         state = self.state
         if group.gang or not state.full or state.snapshot.nominations:
             return
-        known = state.full.get(state.traits(group))
-        if known is None or not self.preemption.is_idle(group.priority):
+        known, last = state.full.get(state.traits(group)), self.reasons[-1] if self.reasons else None
+        if known is None or last is None or (last.group, last.code) != (group.key, known.code):
+            return  # it waits for something else
+        if not self.preemption.is_idle(group.priority):
             return
         alike = self.fair_share.pass_by(user_queue, group)
         for each in alike if self.foresees else ():

@@ -6,7 +6,7 @@ import pytest
 
 from flowsched.cli.own_service import OwnService
 from flowsched.client import Client, session
-from flowsched.errors import NotFound, Unavailable
+from flowsched.errors import FlowschedError, NotFound, Unavailable
 
 
 class Waits:
@@ -33,3 +33,17 @@ async def test_a_service_that_waits_is_asked_again(monkeypatch: pytest.MonkeyPat
     assert service.asked == ["w/1", "w/1"]
     with pytest.raises(NotFound, match="there is no workflow w2"):
         await client.document("w2")
+
+
+async def test_a_fault_of_the_service_is_an_error_as_over_http() -> None:
+    """Not a traceback, and no other exit code: the log has the cause under a number."""
+
+    class Broken:
+        async def document(self, workflow: str) -> bytes:
+            return {}[workflow]
+
+    client = Client(session=OwnService(Broken()))  # type: ignore[arg-type]
+    with pytest.raises(
+        FlowschedError, match=r"Something broke inside flowsched; its log has the cause under [0-9a-f]{12}"
+    ):
+        await client.document("w")

@@ -442,3 +442,45 @@ def test_the_only_reader_of_a_delivered_file_goes_to_its_copy() -> None:
     looked_up(s, "w0")
     assert [(pod.name, pod.node) for pod in s.last.launches] == [("fs-w0-a-0-0", "n1")]
     assert s.last.transfers == []
+
+
+def test_tasks_that_wait_read_a_file_where_it_lies_once_its_copy_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Eight shards read it beside an object of their own. The copy fails for good while most of them wait: it is ordered no more,
+    and all succeed.
+    """
+    monkeypatch.setattr(
+        "flowsched.engine.reports.learn", lambda *_: False
+    )  # nothing else makes their requests anew
+    s = copying()
+    inputs = [{"path": REF, "uri": REF}, {"path": "/i", "uri": "s3://lab/{index}"}]
+    stage = steps("a", 4, inputs=inputs) | {"scatter": {"count": 8}, "retry": {"attempts": 1}}
+    stage["steps"] = [{"command": ["x"], "image": "alpine"}]
+    accepted = s.accepted("w", stage)
+    accepted.run.file_bytes[REF] = accepted.run.placed_bytes[0] = 100 * MB
+    own = {f"s3://lab/{at}": f"s3://lab/{at}#version=" + "b" * 32 for at in range(8)}
+    sizes = {VERSION: 100 * MB, **dict.fromkeys(own.values(), 1_000)}
+    s.tell(accepted)
+    looks = s.runs["w"].looks
+    s.tell(LookedUp("w", 0, others=tuple(range(8)), names={REF: VERSION, **own}, sizes=sizes, looks=looks))
+    missed = 0
+    for _ in range(40):
+        orders, launched = s.last.transfers, s.launched
+        for order in orders:
+            if order.uri.startswith(REF):
+                missed += 1
+                s.miss(order, permanent=True)
+            else:
+                s.arrive(order)
+            orders += s.last.transfers
+            launched += s.launched
+        if launched:
+            s.start(*launched)
+            s.end(*launched, after=1_000)
+        else:
+            s.tell(after=5_000)
+        if s.runs["w"].state.terminal:
+            break
+    assert s.state_of("w") == "SUCCEEDED: a SUCCEEDED"
+    assert missed <= 2

@@ -694,6 +694,28 @@ def test_a_smaller_pod_behind_many_that_find_no_room_is_looked_at() -> None:
     assert plan.looked_at == 4
 
 
+def test_no_pod_passes_the_head_of_a_fifo_queue_behind_one_that_may_wait() -> None:
+    """A pod that joins a gang holds up no other. The next, as large, does: a small one behind it waits for it."""
+    snapshot = cluster(2)
+    run(snapshot, "runs", 0, 1, until_ms=NOW + 60 * SECOND)
+    joins = bag(1, what=shape(2), extra=True, preempts=False)
+    small = bag(3, what=shape(0.5), runtime_ms=SECOND)
+    queues = QueueTree([Queue("default", order="fifo")])
+    plan = decide(snapshot, joins, bag(2, what=shape(2)), small, queues=queues)
+    assert nodes(plan) == {}
+    assert codes(plan)[3] == "QueueOrder"
+
+
+def test_pods_of_a_paused_queue_are_told_so_though_pods_like_them_find_no_room() -> None:
+    """Three wait for room in one queue, three in another that is paused."""
+    snapshot = cluster(2)
+    run(snapshot, "runs", 0, 1)
+    waiting = [bag(key, what=shape(2), queue="a") for key in (1, 2, 3)]
+    paused = [bag(key, what=shape(2), queue="b") for key in (4, 5, 6)]
+    plan = decide(snapshot, *waiting, *paused, queues=QueueTree([Queue("a"), Queue("b", paused=True)]))
+    assert [codes(plan)[key] for key in range(1, 7)] == ["Insufficient"] * 3 + ["Paused"] * 3
+
+
 def test_pods_beside_full_nodes_wait_for_their_data() -> None:
     """Free room is kept for copies, the only node with the inputs is full: ten pods wait, and where they will run is foreseen: four
     where cores are free in 30 s, four where a copy has come and a minute has passed, and the others again on the first.

@@ -1,5 +1,6 @@
 """What documents become: every field, in whole numbers."""
 
+import gc
 from collections import UserDict
 from typing import Any
 
@@ -372,3 +373,16 @@ def test_a_role_says_what_its_pods_read_or_that_they_read_nothing() -> None:
         None,
     ]
     assert spec.io == Traffic(read_bytes=7)
+
+
+def test_a_decoded_document_leaves_nothing_to_the_garbage_collector() -> None:
+    """The service's collector looks rarely, and never again at objects that were there when it had recovered."""
+    raw = encoded(EVERYTHING)
+    decode_workflow(raw)
+    gc.collect()
+    gc.disable()
+    try:
+        decode_workflow(raw)
+        assert gc.collect() < 50
+    finally:
+        gc.enable()

@@ -178,12 +178,15 @@ class Memoizer:
 
         Each shard is looked at again once it is ready: a parent may write to what its child reads.
         """
+        await self._dispatcher.rest()
         behind = shards_behind(run, stage).tolist()
-        uris = [uri for uri in uris_outside(stage, behind) if uri not in known.ahead] if behind else []
-        for start in range(0, len(uris), _PART):
-            some, looks = uris[start : start + _PART], run.looks
-            known.ahead.update(some)
+        for start in range(0, len(behind), _PART):
+            looks, uris = run.looks, uris_outside(stage, behind[start : start + _PART])
+            some = [uri for uri in uris if uri not in known.ahead]
+            if not some:
+                continue
             observed = await self._executor.fingerprints(some, by_content=False)
+            known.ahead.update(some)
             names, sizes, in_place = dict[str, str](), dict[str, int](), set[str]()
             for uri in some:
                 seen = observed[uri]

@@ -246,6 +246,9 @@ def pass_over(recorder: Recorder, dataset: int, source: str) -> None:
 
 #: A smaller dataset arrives soon enough on all nodes if it is copied on demand.
 _LEAST_BYTES: Final = 256_000_000
+#: So many shards of a stage are looked at, and so many copies wanted in all: more do not come before their parents have ended.
+_MOST_BEHIND: Final = 256
+_MOST_WANTS: Final = 512
 #: By state, whether a parent will have ended soon.
 _COMES: Final = np.isin(
     np.arange(max(TaskState) + 1),
@@ -276,7 +279,7 @@ def shards_behind(run: WorkflowRun, stage: StageRun) -> NDArray[np.int64]:
         shards = np.flatnonzero(_COMES[parent.task_state[:: parent.members]])
         children = run.graph.child_of(edge, shards)
         behind &= np.bincount(children, minlength=len(behind)) == run.graph.parents_per_shard(edge)
-    return np.flatnonzero(behind)
+    return np.flatnonzero(behind)[:_MOST_BEHIND]
 
 
 def _places(
@@ -346,6 +349,10 @@ def arriving(recorder: Recorder) -> list[TransferWant]:
         data.early_over = ready
     wants: dict[tuple[int, int], TransferWant] = {}
     for run in state.work.runs.values():
+        if len(wants) >= _MOST_WANTS:
+            break
+        if run.paused or run.cancel_requested:
+            continue
         early = data.early.get(run.id)
         if early is None:
             early = data.early[run.id] = early_of(run)

@@ -110,7 +110,9 @@ def leave_copies(recorder: Recorder, uri: str) -> set[tuple[str, int]]:
     """
     changed = leave_in_place(recorder.state, uri, recorder.statement)
     for run, stage in changed:
-        recorder.advance(run).changes.touch(stage.number)
+        changes = recorder.advance(run).changes
+        changes.touch(stage.number)
+        changes.anew.add(stage.number)  # tasks that wait as before read other datasets now
         if recorder.state.cluster.catalogue.caches is not None:
             note_anew(recorder.state, run)
     recorder.dirty |= bool(changed)

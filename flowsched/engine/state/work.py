@@ -124,7 +124,7 @@ class CachedBags(msgspec.Struct):
         basis: The facts from which all but their gather nodes and estimates was worked out (`backlog.collect`); None = one has
             changed.
         learned: The knowledge of their kind by which their amounts were estimated.
-        behind: How often it has grown since then.
+        behind: In how many rounds it had grown since then.
         moved: Tasks of the stage have changed since. Bags of others are as they were.
         outdated: Bags of which facts have changed that concern them alone.
         bags: The tasks of each; only of stages whose bags differ in inputs or gather nodes.

@@ -469,8 +469,8 @@ class FairShareOrder:
 
     def pass_by(self, user_queue: UserQueue, like: PodGroup) -> Sequence[PodGroup]:
         """Pass by the groups at the head of the user queue that are like one that was refused. Returns them."""
-        if user_queue.node.user_queue is None:
-            return []  # it has left
+        if user_queue.strict or user_queue.node.user_queue is None:
+            return []  # each group may be the one that the others wait behind; or it has left
         groups, first, queue = user_queue.groups, user_queue.at, like.queue
         shape, minimum, priority, at = like.roles[0].shape, like.min_resources, like.priority, first
         while at < len(groups):

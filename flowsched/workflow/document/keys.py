@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,17 @@ Schema = dict[str, Any]
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
+Place: TypeAlias = "str | tuple[Place, str | int]"
+
+
+def _path_of(place: Place) -> str:
+    """The JSON path of a place."""
+    if isinstance(place, str):
+        return place
+    path, key = _path_of(place[0]), place[1]
+    return child(path, key) if isinstance(key, str) else f"{path}[{key}]"
+
+
 class Section:
     """One object or array of a document: `values` as they are written, and `read` what its table has made of them.
 
@@ -30,7 +41,7 @@ class Section:
     or stands alone at a path.
     """
 
-    __slots__ = ("_above", "_key", "read", "reader", "values")
+    __slots__ = ("_place", "read", "reader", "values")
 
     def __init__(
         self,
@@ -42,14 +53,15 @@ class Section:
     ) -> None:
         self.reader = reader
         self.values = values
-        self._above = above
-        self._key = key
+        #: Its path; or the place of the section above, and its key there. Not that section, which has this one in `read`: in a
+        #: cycle both would wait for the garbage collector, which looks rarely (`app.spare_the_collector`).
+        self._place: Place = above if isinstance(above, str) else (above._place, key)
         self.read = dict(defaults)
 
     @property
     def path(self) -> str:
         """Its JSON path. Only faults name it, so it is made for those alone."""
-        return self._above if isinstance(self._above, str) else self._above.at(self._key)
+        return _path_of(self._place)
 
     def __contains__(self, key: str) -> bool:
         return key in self.values
@@ -59,7 +71,7 @@ class Section:
 
     def at(self, key: str | int) -> str:
         """The path of a member, there or not."""
-        return child(self.path, key) if isinstance(key, str) else f"{self.path}[{key}]"
+        return _path_of((self._place, key))
 
     def fault(self, key: str | int, expected: str, found: str | None = None) -> None:
         """Note the fault of a member; `found` if its value shall not be shown itself."""
