@@ -15,7 +15,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from flowsched.client import session
+import flowsched.client.session as session
 from flowsched.client.plain import wrong_url
 from flowsched.client.session import CLOSED, NO_FLOWSCHED, START_S, Streamed, back_off
 from flowsched.errors import (

@@ -155,56 +155,55 @@ def _own_bags(
         gather: How the outputs of shards that read the same are gathered; None = each reads datasets of its own.
     """
     state, run, stage = alike.state, alike.run, alike.stage
-    queued = queued[: state.policy.profile.window]
+    bags = list(_bags_of(run, stage, queued[: state.policy.profile.window], gather))
     made = CachedBags([], [], [], None, basis, learned_of(state, run, stage))
-    anew = alike.evictable is not None or bool(state.cluster.drains)  # their facts change with time
-    anew = anew or cached is None or not cached.bags  # it has none, or was offered as one bag
-    if cached is None or anew or cached.basis != basis or (alike.fits and cached.learned != made.learned):
+    if cached is None or not _is_kept(alike, cached, made):
         cached = CachedBags([], [], [], None, None)
     estimated = cached.learned != made.learned
     if estimated and not is_new(state, run, stage, cached.behind + 1):
         estimated, made.learned, made.behind = False, cached.learned, cached.behind + 1
     made.gather, made.common = cached.gather, cached.common
-    bags = list(_bags_of(run, stage, queued, gather))
     known = dict(
         zip(cached.bags, zip(cached.candidates, cached.routes, cached.own_bytes, strict=True), strict=True)
     )
-    before = [known.get(bag, _NOTHING) for bag in bags]
-    changed = cached.outdated
-    if estimated:
-        changed = {
-            each.group.key for each, _, _ in before if each is not None and _is_other(alike, each)
-        } | changed
-    fresh = [at for at, (each, _, _) in enumerate(before) if each is None or each.group.key in changed]
-    sizes, shrunk = state.cluster.catalogue.sizes, False
-    for at in fresh:
-        tasks, _, memory_steps = bags[at]
-        key = GroupKey(run.id, stage.number, tasks[0], memory_steps)
-        candidate = _add(backlog, alike, key, (np.array(tasks),), now)
-        own = 0
-        if candidate is not None:
-            reads = candidate.group.reads
-            made.common = frozenset(reads) if made.common is None else made.common
-            shrunk = shrunk or not made.common.issubset(reads)
-            made.common = made.common.intersection(reads)
-            own = sum([sizes[each] for each in reads if each not in made.common])
-        before[at] = candidate, None, own
-    whole = [(bag, *each) for bag, each in zip(bags, before, strict=True)]
-    for bag, candidate, route, own in whole:
+    for bag in bags:
+        candidate, route, own = known.get(bag, _NOTHING)
+        if (
+            candidate is None
+            or candidate.group.key in cached.outdated
+            or (estimated and _is_other(alike, candidate))
+        ):
+            tasks, _, memory_steps = bag
+            key = GroupKey(run.id, stage.number, tasks[0], memory_steps)
+            candidate, route, own = _add(backlog, alike, key, (np.array(tasks),), now), None, -1
         if candidate is not None:
             made.candidates.append(candidate)
             made.shards.append(bag[0][0] // stage.members)
             made.routes.append(route)
             made.bags.append(bag)
             made.own_bytes.append(own)
-    if shrunk and made.common is not None:
-        common = made.common
-        made.own_bytes = [
-            sum([sizes[each] for each in candidate.group.reads if each not in common])
-            for candidate in made.candidates
-        ]
+    _weigh(state, made)
     _rank_by_size(alike, made, cached)
     return made
+
+
+def _is_kept(alike: _Alike, cached: CachedBags, made: CachedBags) -> bool:
+    """Whether bags that were offered before count on. Not where they were one bag, or where time alone changes their facts."""
+    timeless = alike.evictable is None and not alike.state.cluster.drains
+    known = not alike.fits or cached.learned == made.learned  # fitted memory is part of their shape
+    return bool(cached.bags) and timeless and known and cached.basis == made.basis
+
+
+def _weigh(state: EngineState, made: CachedBags) -> None:
+    """Sum the bytes that each new bag (-1) does not share with the others; of all bags if they share less than before."""
+    sizes, before = state.cluster.catalogue.sizes, made.common
+    new = [at for at, own in enumerate(made.own_bytes) if own < 0]
+    for at in new:
+        reads = made.candidates[at].group.reads
+        made.common = frozenset(reads) if made.common is None else made.common.intersection(reads)
+    for at in new if made.common == before else range(len(made.own_bytes)):
+        own = [sizes[each] for each in made.candidates[at].group.reads if each not in (made.common or ())]
+        made.own_bytes[at] = sum(own)
 
 
 def _is_other(alike: _Alike, candidate: Candidate) -> bool:

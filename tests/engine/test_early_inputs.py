@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flowsched.engine.data.prefetch import shards_behind
 from flowsched.engine.events import LookedUp
 from flowsched.executor.datasets import of_run, versioned
 from tests.engine.scene import Scene, node
@@ -116,3 +117,13 @@ def test_a_cache_without_room_gets_no_copy_ahead() -> None:
     assert s.states("w", "first") == "BINDING BINDING"
     s.tell(LookedUp("w", 1, names=VERSIONS, sizes=SIZES))
     assert copies(s) == [(VERSIONS[URIS[1]], "n1", 3)]
+
+
+def test_inputs_of_a_wide_stage_are_looked_at_for_its_first_shards_alone() -> None:
+    """Two thousand wait for one task. More than 256 copies do not come before it ends, and each round would look at all."""
+    s = scene()
+    one = {"name": "first", "command": ["x"], "outputs": [{"name": "o", "path": "o"}]}
+    inputs = [{"name": "own", "uri": "s3://lab/{index}"}, {"name": "o", "from": "first.o", "match": "all"}]
+    s.submit("w", one, {"name": "second", "command": ["x"], "scatter": {"count": 2_000}, "inputs": inputs})
+    run = s.runs["w"]
+    assert shards_behind(run, run.stages[1]).tolist() == list(range(256))

@@ -140,6 +140,13 @@ def test_more_tasks_than_find_room_start_one_at_a_time_until_one_has_ended() -> 
     assert on.last.wake_ms == 6_000
 
 
+def test_tasks_that_a_slow_disk_would_hold_back_for_long_start_at_once() -> None:
+    """Each writes for 50 s, so spacing four out would take a fifth of the 1,000 s that they declare: too much if that is right."""
+    on = Scene(disk())
+    on.submit("w", writer(width=5, runtime="1000s", size=5_000 * MB))
+    assert len(on.launched) == 4
+
+
 def test_tasks_that_read_the_same_from_the_disk_start_together() -> None:
     """Two stages read the same 500 MB: the node's memory serves both. One that reads another file waits for its turn."""
     on = Scene(disk())

@@ -388,17 +388,16 @@ def _arriving(
     for spec in stage.spec.inputs:
         if spec.stage is not None or spec.uri is None:
             continue
-        everywhere = not is_own(spec) and early.readers[spec.uri] >= len(ready)
-        dataset = (
-            None
-            if is_own(spec)
-            else _known(state, run, spec.uri, _LEAST_BYTES if everywhere else LEAST_BYTES)
-        )
         if is_own(spec):
             own.append(spec)
-        elif dataset is not None and not everywhere:
+            continue
+        everywhere = early.readers[spec.uri] >= len(ready)
+        dataset = _known(state, run, spec.uri, _LEAST_BYTES if everywhere else LEAST_BYTES)
+        if dataset is None:
+            continue
+        if not everywhere:
             common.append(dataset)
-        elif dataset is not None and _awaits(state, run, stage, sizes[dataset] * 1000 // rate):
+        elif _awaits(state, run, stage, sizes[dataset] * 1000 // rate):
             for node in ready.tolist():
                 found[dataset, node] = TransferWant(dataset, node, rank, priority, 2)
     reads = [
