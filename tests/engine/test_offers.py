@@ -13,8 +13,10 @@ from flowsched.engine import admission
 from flowsched.engine.backlog import Backlog, collect
 from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.data.gather_nodes import gathered_bytes
+from flowsched.engine.events import NodeDrained
 from flowsched.engine.predictor import written_bytes
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.cluster import DrainOrder
 from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.document.decode import check_workflow
 from tests.engine.documents import clean, documents
@@ -143,3 +145,57 @@ def test_a_stage_that_waits_as_one_bag_is_divided_when_its_gather_becomes_known(
         if each.run.id == "w2"
     ]
     assert waiting == [[0, 1], [2, 3]]
+
+
+def index_pair(write: dict[str, Any], read: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two tasks that write, and two that each read the output of one of them."""
+    inputs = [{"name": "i", "from": "a.o", "match": "index"}]
+    both = {"command": ["x"], "scatter": {"count": 2}}
+    return (
+        {"name": "a", **both, "outputs": [{"name": "o", "path": "o"}], **write},
+        {"name": "b", **both, "inputs": inputs, **read},
+    )
+
+
+def test_shards_are_ranked_by_what_they_do_not_share_with_those_that_come_later() -> None:
+    """The first shard that waits shares all its bytes with itself. The second reads three times as much: 50 s less than
+    the stage's rank (0 here), and 50 s more.
+    """
+    scene = Scene(node(cpu=12))
+    scene.submit("other", {"name": "s", "command": ["x"], "resources": {"cpu": 4}})
+    hundred = {"resources": {"cpu": 12}, "estimate": {"runtime": "100s"}}
+    scene.submit("w", *index_pair({"resources": {"cpu": 4}}, hundred))
+    scene.start("fs-other-s-0-0", "fs-w-a-0-0", "fs-w-a-1-0")
+    scene.end("fs-w-a-0-0", size=100_000_000)
+    scene.end("fs-w-a-1-0", size=300_000_000)
+    waiting = collect(scene.state, scene.now).candidates.values()
+    assert [each.group.rank_ms for each in waiting] == [-50_000, 50_000]
+
+
+def test_shards_with_inputs_of_their_own_are_judged_anew_as_a_maintenance_comes_nearer() -> None:
+    """Two hours of 1 h each fit before it, one at a time. Half an hour before it the second does not any more."""
+    scene = Scene(node(cpu=4))
+    scene.submit(
+        "w", *index_pair({"resources": {"cpu": 2}}, {"resources": {"cpu": 4}, "estimate": {"runtime": "1h"}})
+    )
+    scene.start("fs-w-a-0-0", "fs-w-a-1-0")
+    scene.tell(NodeDrained("n0", DrainOrder(scene.now + 3 * 3_600_000, None, "new disk", "ada")))
+    scene.end("fs-w-a-0-0", "fs-w-a-1-0")
+    assert scene.launched == ["fs-w-b-0-0"]
+    scene.start("fs-w-b-0-0")
+    scene.end("fs-w-b-0-0", after=150 * 60_000)
+    assert scene.launched == []
+
+
+def test_the_bytes_that_a_task_gathers_follow_its_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is learned. Of two producers 50 MB each are expected, until one has written 4 GB: then as much of the other."""
+    monkeypatch.setattr("flowsched.engine.reports.learn", lambda *_: False)
+    scene = Scene(node("n0"), node("n1"))
+    write, read = index_pair({"resources": {"cpu": 1}}, {"scatter": {"count": 1}})
+    read["inputs"] = [{"name": "i", "from": "a.o", "match": "all"}]
+    scene.submit("w", write, read)
+    run = scene.runs["w"]
+    before = gathered_bytes(scene.state, run, run.stages[1])
+    scene.start("fs-w-a-0-0", "fs-w-a-1-0")
+    scene.end("fs-w-a-0-0", size=4_000_000_000)
+    assert (before, gathered_bytes(scene.state, run, run.stages[1])) == (100_000_000, 8_000_000_000)
