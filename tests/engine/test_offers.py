@@ -167,20 +167,22 @@ def test_shards_are_ranked_by_what_they_do_not_share_with_those_that_come_later(
     scene.submit("w", *index_pair({"resources": {"cpu": 4}}, hundred))
     scene.start("fs-other-s-0-0", "fs-w-a-0-0", "fs-w-a-1-0")
     scene.end("fs-w-a-0-0", size=100_000_000)
+    assert len(collect(scene.state, scene.now).candidates) == 1
     scene.end("fs-w-a-1-0", size=300_000_000)
     waiting = collect(scene.state, scene.now).candidates.values()
     assert [each.group.rank_ms for each in waiting] == [-50_000, 50_000]
 
 
 def test_shards_with_inputs_of_their_own_are_judged_anew_as_a_maintenance_comes_nearer() -> None:
-    """Two hours of 1 h each fit before it, one at a time. Half an hour before it the second does not any more."""
+    """One of three runs, for the next a start is reserved. Half an hour before the maintenance neither fits any more."""
     scene = Scene(node(cpu=4))
-    scene.submit(
-        "w", *index_pair({"resources": {"cpu": 2}}, {"resources": {"cpu": 4}, "estimate": {"runtime": "1h"}})
-    )
-    scene.start("fs-w-a-0-0", "fs-w-a-1-0")
+    three = {"scatter": {"count": 3}, "resources": {"cpu": 1}}
+    hour = {"scatter": {"count": 3}, "resources": {"cpu": 4}, "estimate": {"runtime": "1h"}}
+    scene.submit("w", *index_pair(three, hour))
+    writers = scene.launched
+    scene.start(*writers)
     scene.tell(NodeDrained("n0", DrainOrder(scene.now + 3 * 3_600_000, None, "new disk", "ada")))
-    scene.end("fs-w-a-0-0", "fs-w-a-1-0")
+    scene.end(*writers)
     assert scene.launched == ["fs-w-b-0-0"]
     scene.start("fs-w-b-0-0")
     scene.end("fs-w-b-0-0", after=150 * 60_000)
