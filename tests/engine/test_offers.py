@@ -174,18 +174,18 @@ def test_shards_are_ranked_by_what_they_do_not_share_with_those_that_come_later(
 
 
 def test_shards_with_inputs_of_their_own_are_judged_anew_as_a_maintenance_comes_nearer() -> None:
-    """One of three runs, for the next a start is reserved. Half an hour before the maintenance neither fits any more."""
+    """One of three runs, for the next a start is reserved. 50 minutes before the maintenance neither fits any more."""
     scene = Scene(node(cpu=4))
     three = {"scatter": {"count": 3}, "resources": {"cpu": 1}}
     hour = {"scatter": {"count": 3}, "resources": {"cpu": 4}, "estimate": {"runtime": "1h"}}
     scene.submit("w", *index_pair(three, hour))
     writers = scene.launched
     scene.start(*writers)
-    scene.tell(NodeDrained("n0", DrainOrder(scene.now + 3 * 3_600_000, None, "new disk", "ada")))
+    scene.tell(NodeDrained("n0", DrainOrder(scene.now + 110 * 60_000, None, "new disk", "ada")))
     scene.end(*writers)
     assert scene.launched == ["fs-w-b-0-0"]
     scene.start("fs-w-b-0-0")
-    scene.end("fs-w-b-0-0", after=150 * 60_000)
+    scene.end("fs-w-b-0-0", after=60 * 60_000)
     assert scene.launched == []
 
 
