@@ -47,3 +47,26 @@ async def test_a_fault_of_the_service_is_an_error_as_over_http() -> None:
         FlowschedError, match=r"Something broke inside flowsched; its log has the cause under [0-9a-f]{12}"
     ):
         await client.document("w")
+
+
+async def test_a_service_that_starts_is_asked_for_as_long_as_over_http(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its database may be away for seconds: five attempts alone would be over before."""
+    monkeypatch.setattr("flowsched.cli.own_service.back_off", lambda _: 0.001)
+    asked = 0
+
+    class Starts:
+        async def document(self, workflow: str) -> bytes:
+            nonlocal asked
+            asked += 1
+            if asked < 20:
+                raise Unavailable("the database is locked")
+            return b"{}"
+
+    assert await Client(session=OwnService(Starts())).document("w") == b"{}"  # type: ignore[arg-type]
+    asked = 0
+    monkeypatch.setattr(session, "START_S", 0.0)
+    with pytest.raises(Unavailable):
+        await Client(session=OwnService(Starts())).document("w")  # type: ignore[arg-type]
+    assert asked == session.ATTEMPTS
