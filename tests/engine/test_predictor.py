@@ -166,3 +166,25 @@ def test_a_task_that_nobody_disturbed_takes_what_it_took() -> None:
         on.start(f"fs-w-a-{task}-0")
         ends(on, f"fs-w-a-{task}-0", took, MB, cpu_ms=1_000)
     assert runtime(on, "w") == 900_000
+
+
+def test_a_task_that_waits_for_a_copy_is_placed_again_when_runtimes_prove_short() -> None:
+    """Both read 1 GB on the first node, which has room for one. The document says 1,000 s, so the second has it copied. The first
+    takes a second: the other runs there at once, and not when the copy has come.
+    """
+    link = {"nic_in_rate": 100 * MB, "nic_out_rate": 100 * MB}
+    scene = Scene(node("n0", **link), node("n1", **link))
+    first = {"name": "a", "command": ["x"], "resources": {"cpu": 4}, "outputs": [{"name": "o", "path": "o"}]}
+    second = {
+        "name": "b", "command": ["x"], "resources": {"cpu": 4}, "scatter": {"count": 2}, "estimate": {"runtime": "1000s"},
+        "inputs": [{"name": "i", "from": "a.o", "match": "all"}],
+    }  # fmt: skip
+    scene.submit("w", first, second)
+    scene.start("fs-w-a-0-0")
+    scene.end("fs-w-a-0-0", size=1_000 * MB)
+    assert scene.launched == ["fs-w-b-0-0"]
+    assert [order.dest for order in scene.last.transfers] == ["n1"]
+    scene.start("fs-w-b-0-0")
+    scene.end("fs-w-b-0-0", after=1_000)
+    assert scene.launched == ["fs-w-b-1-0"]
+    assert scene.pods["fs-w-b-1-0"].node == "n0"
