@@ -54,6 +54,7 @@ async def test_a_service_that_starts_is_asked_for_as_long_as_over_http(
 ) -> None:
     """Its database may be away for seconds: five attempts alone would be over before."""
     monkeypatch.setattr("flowsched.cli.own_service.back_off", lambda _: 0.001)
+    monkeypatch.setattr(session, "START_S", 10.0)
     asked = 0
 
     class Starts:
