@@ -38,10 +38,6 @@ from flowsched.statement import Statement
 _NO_TARGET = "no node with its inputs has room, and the scheduler keeps free room elsewhere for tasks whose inputs it copies"
 _AT_ONCE = "more important ones are on their way to their nodes; it follows at once"
 _ONE_BY_ONE = "its pods look at each other, so a cycle places only as many as it looks at groups"
-#: So many pods like others that found no room are forecast in a cycle: the data of more seldom come before they are forecast again.
-_FORESEEN = 16
-#: So many are looked at for that: the data of those further behind are seldom wanted before they have come to the front.
-_LOOKS = 64
 _NOT_NOW = (ReasonCode.INSUFFICIENT, ReasonCode.GANG_INCOMPLETE, ReasonCode.RACK, ReasonCode.IO_BUDGET)
 
 
@@ -90,8 +86,6 @@ class _Cycle:
         self.reasons: list[Reason] = []
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
-        self.foreseen = 0  #: groups like one that found no room, of which is forecast where they will run
-        self.looks = 0  #: groups like one that found no room, whether or not one of them was forecast
         self.any_ready = bool(state.snapshot.ready.any())
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.preemption = Preemption(
@@ -170,12 +164,7 @@ class _Cycle:
             return  # it waits for something else
         if not self.preemption.is_idle(group.priority):
             return
-        alike = self.fair_share.pass_by(user_queue, group)
-        for each in alike if self.foresees else ():
-            self.foresee(each)
-            if not self.foresees:
-                break
-        self.reasons += [known.of(each.key) for each in alike]
+        self.reasons += [known.of(each.key) for each in self.fair_share.pass_by(user_queue, group)]
 
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
@@ -258,7 +247,6 @@ class _Cycle:
             return barred
         known = state.known_refusal(group)
         if known is not None and not self.preemption.may(group):
-            self.foresee(group)
             return known.of(group.key)
         if self.closed and self.nowhere_local(group):
             return Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
@@ -315,21 +303,6 @@ class _Cycle:
                 s.snapshot, s.room, s.reservations.calendar(), s.profile.default_runtime_ms, s.now
             )
         return s.available_times
-
-    @property
-    def foresees(self) -> bool:
-        """Whether more pods are forecast in this cycle."""
-        return self.foreseen < _FORESEEN and self.looks <= _LOOKS
-
-    def foresee(self, group: PodGroup) -> None:
-        """Forecast where a bag like one that found no room will run, so that its data can go there meanwhile."""
-        self.looks += 1
-        if group.gang or not self.foresees or not self.nowhere_local(group):
-            return
-        self.foreseen += 1
-        left = group.roles[0].count - self.state.placed(group)
-        request = self.state.pricer.price(group)
-        self.available_times().foresee(request, left, runtime_of(group, self.state.profile))
 
     def nowhere_local(self, group: PodGroup) -> bool:
         """Whether every node lacks some of its inputs."""

@@ -728,15 +728,3 @@ def test_pods_beside_full_nodes_wait_for_their_data() -> None:
     plan = decide(snapshot, *[bag(key, inputs=(data,)) for key in range(1, 11)], catalogue=catalogue, now=0)
     assert set(codes(plan).values()) == {ReasonCode.WAITING_FOR_DATA}
     assert [where for _, where in plan.ahead] == [0] * 4 + [1] * 4 + [0] * 2
-
-
-def test_the_data_of_bags_like_one_that_found_no_room_are_foreseen_too() -> None:
-    """Each of thirty pods reads an input of its own from outside. All nodes are full: where eighteen will run is foreseen."""
-    snapshot, catalogue = cluster(16, 16), Catalogue()
-    inputs = [catalogue.intern(f"s3://lab/{key}", 1 << 30, True) for key in range(1, 31)]
-    for at in range(2):
-        run(snapshot, f"runs-{at}", at, 16, until_ms=30 * SECOND)
-    waiting = [bag(key, inputs=(inputs[key - 1],)) for key in range(1, 31)]
-    plan = decide(snapshot, *waiting, catalogue=catalogue, now=0)
-    assert not plan.placements
-    assert [key for key, _ in plan.ahead] == list(range(1, 19))
