@@ -157,14 +157,20 @@ class _Cycle:
         Not so where they may take others' room.
         """
         state = self.state
-        if group.gang or not state.full or state.snapshot.nominations:
+        if group.gang or state.snapshot.nominations:
             return
-        known, last = state.full.get(state.traits(group)), self.reasons[-1] if self.reasons else None
+        traits, last = state.traits(group), self.reasons[-1] if self.reasons else None
+        known = state.known_refusal(group, traits)
         if known is None or last is None or (last.group, last.code) != (group.key, known.code):
             return  # it waits for something else
         if not self.preemption.is_idle(group.priority):
             return
-        self.reasons += [known.of(each.key) for each in self.fair_share.pass_by(user_queue, group)]
+        for_all = known is state.full.get(traits)
+
+        def is_alike(other: PodGroup) -> bool:
+            return state.traits(other) == traits and (for_all or state.reservations.too_long(other))
+
+        self.reasons += [known.of(each.key) for each in self.fair_share.pass_by(user_queue, group, is_alike)]
 
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.

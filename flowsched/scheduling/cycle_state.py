@@ -27,8 +27,8 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
-#: Profile, whether it is a gang, `min_resources`, and of each role its shape and its minimum.
-Traits = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[Shape, int], ...]]
+#: Profile, whether it is a gang, `min_resources`, and of each role its shape, as far as room depends on it, and its minimum.
+Traits = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[object, int], ...]]
 _ALL: Final = 1 << 62
 #: (1,) bytes missing of one pod that lacks nothing.
 
@@ -77,14 +77,20 @@ class CycleState:
 
     def traits(self, group: PodGroup) -> Traits:
         """The traits that this group shares with all groups that the same lack of room refuses."""
-        roles = tuple([(role.shape, role.minimum if group.gang else 1) for role in group.roles])
-        return self.profile.of(group.queue).name, group.gang, group.min_resources, roles
+        profile = self.profile.of(group.queue)
+        roles = tuple(
+            [
+                (role.shape if profile.filters else _room_traits(role.shape), role.minimum if group.gang else 1)
+                for role in group.roles
+            ]
+        )
+        return profile.name, group.gang, group.min_resources, roles
 
-    def known_refusal(self, group: PodGroup) -> Reason | None:
-        """Why a group like this one was refused before."""
+    def known_refusal(self, group: PodGroup, traits: Traits | None = None) -> Reason | None:
+        """Why a group like this one (of these traits) was refused before."""
         if not self.full and not self.delayed:
             return None
-        traits = self.traits(group)
+        traits = traits or self.traits(group)
         return self.full.get(traits) or (
             self.delayed.get(traits) if self.reservations.too_long(group) else None
         )
@@ -160,3 +166,10 @@ class CycleState:
         if io_bytes > 0:
             pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
             self.statement.add(self.snapshot.io_tasks, slice(None), pods)
+
+
+def _room_traits(shape: Shape) -> tuple[object, ...]:
+    """All that room and the built-in filters know of a shape: neither how much its pods read and write, nor their image."""
+    return (
+        shape.requests, shape.selector, shape.tolerations, shape.rules, shape.rack, shape.one_per_node, shape.unknown,
+    )  # fmt: skip

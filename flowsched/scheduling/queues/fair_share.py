@@ -467,18 +467,16 @@ class FairShareOrder:
         else:
             self.leave(user_queue)
 
-    def pass_by(self, user_queue: UserQueue, like: PodGroup) -> Sequence[PodGroup]:
+    def pass_by(
+        self, user_queue: UserQueue, like: PodGroup, is_alike: Callable[[PodGroup], bool]
+    ) -> Sequence[PodGroup]:
         """Pass by the groups at the head of the user queue that are like one that was refused. Returns them."""
         if user_queue.strict or user_queue.node.user_queue is None:
             return []  # each group may be the one that the others wait behind; or it has left
-        groups, first, queue = user_queue.groups, user_queue.at, like.queue
-        shape, minimum, priority, at = like.roles[0].shape, like.min_resources, like.priority, first
+        groups, first, at = user_queue.groups, user_queue.at, user_queue.at
         while at < len(groups):
             group = groups[at]
-            own = group.roles[0].shape
-            if group.gang or not (own is shape or own == shape) or group.min_resources != minimum:
-                break
-            if group.priority != priority or group.queue != queue:
+            if group.priority != like.priority or group.queue != like.queue or not is_alike(group):
                 break
             at += 1
         if at == first:
