@@ -80,7 +80,10 @@ class CycleState:
         profile = self.profile.of(group.queue)
         roles = tuple(
             [
-                (role.shape if profile.filters else _room_traits(role.shape), role.minimum if group.gang else 1)
+                (
+                    role.shape if profile.filters else _room_traits(role.shape),
+                    role.minimum if group.gang else 1,
+                )
                 for role in group.roles
             ]
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scheduling_cases import GIB, SECOND, bag, claim, cluster, gang, group, node, role, run, shape, stage
 
 from flowsched.scheduling.cycle import cycle
@@ -692,6 +693,40 @@ def test_a_smaller_pod_behind_many_that_find_no_room_is_looked_at() -> None:
     assert nodes(plan) == {51: [[0]]}
     assert [each.group for each in plan.reasons] == [*range(1, 51), 52, 53]
     assert plan.looked_at == 4
+
+
+def test_pods_that_differ_in_what_they_read_are_refused_alike() -> None:
+    """Each of fifty pods reads another amount of its node's disk: no room for one is no room for all, however much it reads."""
+    large = [bag(key, what=shape(2, io_bytes=key << 20)) for key in range(1, 51)]
+    plan = decide(cluster(1), *large, bag(51))
+    assert nodes(plan) == {51: [[0]]}
+    assert {each.group for each in plan.reasons} == set(range(1, 51))
+    assert plan.looked_at == 2
+
+
+def test_a_filter_of_others_may_tell_pods_by_what_they_read() -> None:
+    """The filter lets pods that read more than a MiB onto the full node only: others like them in all else go to the free one."""
+
+    def full_node_only(_: Snapshot, what: Shape) -> tuple[NDArray[np.bool_], str]:
+        return np.array([True, what.io_bytes <= 1 << 20]), "read too much"
+
+    snapshot = cluster(1, 1)
+    run(snapshot, "runs", 0, 1)
+    waiting = [bag(1, what=shape(io_bytes=2 << 20)), bag(2, what=shape(io_bytes=1 << 20))]
+    plan = decide(snapshot, *waiting, profile=replace(OURS, filters=(full_node_only,)))
+    assert nodes(plan) == {2: [[1]]}
+
+
+def test_long_pods_that_would_delay_a_reserved_start_are_refused_alike() -> None:
+    """A core is free until a pod of two cores starts in a minute: forty pods of an hour wait for that, a short one does not."""
+    snapshot = cluster(2)
+    run(snapshot, "runs", 0, 1, until_ms=NOW + 60 * SECOND)
+    long = [bag(key, what=shape(1, io_bytes=key), runtime_ms=3_600 * SECOND) for key in range(2, 42)]
+    short = bag(42, runtime_ms=SECOND)
+    plan = decide(snapshot, bag(1, what=shape(2)), *long, short)
+    assert nodes(plan) == {42: [[0]]}
+    assert {each.code for each in plan.reasons if each.group > 1} == {ReasonCode.RESERVED}
+    assert plan.looked_at == 3
 
 
 def test_no_pod_passes_the_head_of_a_fifo_queue_behind_one_that_may_wait() -> None:
