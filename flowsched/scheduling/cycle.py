@@ -126,7 +126,9 @@ class _Cycle:
     def placements(self) -> tuple[Placement, ...]:
         """The placements decided so far, each with the priority steps that its group had gained by waiting."""
         s = self.state
-        groups = {group.key: group for group in s.backlog}
+        if not s.allocations:
+            return ()
+        groups = {group.key: group for group in s.backlog if group.key in s.allocations}
         consume = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).consume
         return tuple([each.placement(key, consume(groups[key])) for key, each in s.allocations.items()])
 
@@ -467,7 +469,10 @@ class _Cycle:
         self, request: PlacementRequest, local: Mask | None, long: Mask | None, *, soft: bool = False
     ) -> tuple[NodeChoice, ...] | None:
         """Place a request on hard room where its data are and soft room elsewhere, or on soft room only."""
-        if request.plain and (long is None or long is self.state.reservations.everywhere):
+        by_scores = long is None or long is self.state.reservations.everywhere
+        if self.state.room.staging and local is not None:
+            by_scores = False  # the room that counts for it is not the same on all nodes
+        if by_scores and request.plain:
             table, packing = request.tables[0], self.state.profile.of(request.group.queue).packing
             chosen = self.state.score_cache.place(request.axes, table, packing, spare=long is not None)
             return (chosen,) if len(chosen.nodes) >= table.minimum else None

@@ -88,9 +88,9 @@ def _s(ms: int) -> int:
 def without(assignment: Assignment, dropped: NDArray[np.intp]) -> Assignment | None:
     """A bag's assignment without some of its pods (by their place in it); None when none is left."""
     chosen, bound = assignment.node_choices[0], assignment.bound[0]
-    keep = np.delete(np.arange(len(chosen.nodes)), dropped)
-    if not len(keep):
+    if len(dropped) == len(chosen.nodes):
         return None
+    keep = np.delete(np.arange(len(chosen.nodes)), dropped)
     bound = None if bound is None else bound[keep]
     return structs.replace(assignment, node_choices=(chosen.only(keep),), bound=(bound,))
 

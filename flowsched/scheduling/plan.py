@@ -68,7 +68,7 @@ PERMANENT: Final = frozenset(
 )
 
 
-class Reason(msgspec.Struct, frozen=True):
+class Reason(msgspec.Struct, frozen=True, gc=False):
     """Why one group is not placed, with the numbers.
 
     Args:

@@ -63,7 +63,7 @@ class Home(msgspec.Struct, frozen=True):
     coming_bytes: int = 0
 
 
-class PodGroup(msgspec.Struct, frozen=True):
+class PodGroup(msgspec.Struct, frozen=True, gc=False):
     """One item of the backlog.
 
     A gang (`gang` true) is placed all or nothing: at least the minimum of every role. Any other group is a

@@ -127,8 +127,8 @@ class Calendar:
         return sums
 
     def earliest(
-        self, axes: Sequence[int], rows: Sequence[Ints], place: Callable[[list[Ints]], T | None], now: int
-    ) -> tuple[int, T] | None:
+        self, axes: Sequence[int], rows: Sequence[Ints], fits: Callable[[list[Ints]], bool], now: int
+    ) -> tuple[int, list[Ints]] | None:
         """The earliest time at which something fits, if nothing else starts.
 
         Room only grows along the calendar, so a binary search over its distinct ends finds it.
@@ -136,27 +136,27 @@ class Calendar:
         Args:
             axes: Which axes.
             rows: For each of them, (N,) what is free now.
-            place: Tries a placement on such rows.
+            fits: Whether there is a placement on such rows.
             now: The moment, wall-clock ms.
 
         Returns:
-            The time and the placement; None if it would not fit even when everything has ended.
+            The time and the rows then; None if it would not fit even when everything has ended.
         """
         times = np.unique(self.ends, return_counts=True)[
             0
         ]  # without counts numpy loads numpy.ma: 15 ms of CPU
-        found: tuple[int, T] | None = None
+        found: tuple[int, list[Ints]] | None = None
         low, high = -1, len(times)  # -1 = now; high is exclusive once something was found
         while low < high:
             middle = (low + high) // 2 if found is not None else len(times) - 1
             at = now if middle < 0 else int(times[middle])
-            placed = place([row + self.freed(axis, at) for axis, row in zip(axes, rows, strict=True)])
-            if placed is None:
+            free = [row + self.freed(axis, at) for axis, row in zip(axes, rows, strict=True)]
+            if not fits(free):
                 if found is None:
                     return None
                 low = middle + 1
             else:
-                found = (at, placed)
+                found = (at, free)
                 high = middle
         return found
 
@@ -272,8 +272,10 @@ class Reservations:
         """(N,) where the group would outlast the reservation's start, staging included; None = nowhere."""
         if not self.made:
             return None
+        if self.too_long(request.group):
+            return self.everywhere
         if request.missing is None:
-            return self.everywhere if self.too_long(request.group) else None
+            return None
         end = self._now + longest_of(request.group, self._profile)
         return end + request.stage_ms(len(self._snapshot)) > self._deadline
 
@@ -296,12 +298,14 @@ class Reservations:
     def earliest(self, request: PlacementRequest) -> tuple[int, tuple[NodeChoice, ...]] | None:
         """When and where the least of a group could start, if nothing else started."""
         rows = [self._room.hard(axis) for axis in request.axes]
-        least = request.at_least()
-
-        def place(free: list[Ints]) -> tuple[NodeChoice, ...] | None:
-            return least.place(free, self._room, self._snapshot, self._profile)
-
-        return self.late_calendar().earliest(request.axes, rows, place, self._now)
+        least, asked = request.at_least(), (self._room, self._snapshot, self._profile)
+        found = self.late_calendar().earliest(
+            request.axes, rows, lambda free: least.has_room(free, *asked), self._now
+        )
+        if found is None:
+            return None
+        placed = least.place(found[1], *asked)
+        return None if placed is None else (found[0], placed)
 
     def reserve(self, request: PlacementRequest) -> int | None:
         """Reserve the earliest start of a group; None if there is a reservation already, or it could never start."""

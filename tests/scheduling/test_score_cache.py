@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from flowsched.executor.nodes import NodeInfo
 from flowsched.scheduling.cycle import cycle
@@ -21,7 +22,7 @@ from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from tests.house.second_ways import needs
-from tests.scheduling.scheduling_cases import bag, cluster, gang, node, run, shape, stage
+from tests.scheduling.scheduling_cases import GIB, bag, cluster, gang, node, run, shape, stage
 from tests.soak import worlds
 
 
@@ -73,6 +74,7 @@ def backlogs(draw: st.DrawFn) -> list[PodGroup]:
             "queue": draw(st.sampled_from(["a", "b", "c", "capped"])),
             "priority": draw(st.integers(0, 1)),
             "runtime_ms": draw(st.sampled_from([None, 1_000, 10_000, 100_000])),
+            "inputs": draw(st.sampled_from([(), (), (0,), (1,), (0, 2)])),
         }
         what = draw(SHAPES)
         if draw(st.integers(0, 3)) == 0:
@@ -82,19 +84,36 @@ def backlogs(draw: st.DrawFn) -> list[PodGroup]:
     return groups
 
 
+@st.composite
+def catalogues(draw: st.DrawFn) -> Catalogue:
+    """Three inputs that can be had from outside, each on some of the first four nodes."""
+    catalogue = Catalogue()
+    for at in range(3):
+        dataset = catalogue.intern(f"s3://lab/{at}", draw(st.sampled_from([1, GIB, 40 * GIB])), True)
+        for holder in draw(st.sets(st.integers(0, 3))):
+            catalogue.add_replica(dataset, holder)
+    return catalogue
+
+
 @pytest.mark.soak
 @settings(max_examples=worlds(120, 1500), deadline=None)
-@given(clusters(), backlogs(), st.sampled_from(["binpack", "spread"]), st.sampled_from([None, 7]))
+@given(
+    clusters(), catalogues(), backlogs(), st.sampled_from(["binpack", "spread"]), st.sampled_from([None, 7])
+)
 def test_plans_are_those_of_placing_anew(
-    snapshot: Snapshot, backlog: list[PodGroup], packing: Any, most: int | None
+    snapshot: Snapshot, catalogue: Catalogue, backlog: list[PodGroup], packing: Any, most: int | None
 ) -> None:
-    """Placements, costs, reservations and reasons, on clusters with reservations, caps, staging and pods of no size."""
+    """Placements, costs, reservations and reasons, on clusters with reservations, caps, inputs, staging and pods of no size."""
+    held = range(len(snapshot), 4)  # by nodes that are not there
+    for dataset in range(3):
+        for at in held:
+            catalogue.drop_replica(dataset, at)
     queues = QueueTree([Queue("capped", cap=(3_000,)), Queue("b", weight=3)])
     profile = Profile(packing=packing, queues={"c": Profile(name="spread", packing="spread")})
     with pytest.MonkeyPatch.context() as patch:
-        ours = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
+        ours = told(cycle(snapshot, catalogue, queues, backlog, profile, 100, most))
         patch.setattr(score_cache.ScoreCache, "place", placed_anew)
-        anew = told(cycle(snapshot, Catalogue(), queues, backlog, profile, 100, most))
+        anew = told(cycle(snapshot, catalogue, queues, backlog, profile, 100, most))
     assert ours == anew
 
 
@@ -119,7 +138,10 @@ def test_one_pod_after_the_other_goes_where_placement_puts_it(data: st.DataObjec
             data.draw(st.sampled_from([0, 100, 1_000])),
             data.draw(st.sampled_from([0, 1, 1 << 20, 1 << 33])),
         )
-        table = CostTable(needs, (True, True), allowed, data.draw(st.sampled_from([1, 1, 2, 3, 8])), 1)
+        table = CostTable(needs, (True, True), allowed, data.draw(st.sampled_from([1, 1, 1, 2, 3, 8])), 1)
+        if table.count == 1:
+            own = st.none() | st.lists(st.integers(0, 3_000), min_size=count, max_size=count).map(np.array)
+            table = structs.replace(table, first=data.draw(own), each=data.draw(own))
         whole = [room.allocatable(axis) for axis in (0, 1)]
         rows = [room.hard(axis) for axis in (0, 1)]
         wanted = place_role(rows, whole, table, table.count, packing, NEVER)

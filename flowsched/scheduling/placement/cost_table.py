@@ -90,13 +90,14 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def plain(self) -> bool:
-        """Whether it has one role, and how full a node is decides its cost alone: the score cache may keep its scores."""
+        """Whether it has one role, and how full a node is decides its cost alone: the score cache may keep its scores. The own costs
+        of one pod are added to them.
+        """
         table = self.tables[0]
+        own = (self.missing, table.first, table.each, table.step)
+        costs = any(cost is not None for cost in own)
         return not (
-            self.missing is not None
-            or table.first is not None
-            or table.each is not None
-            or table.step is not None
+            (costs and table.count > 1)
             or table.most is not None
             or len(self.tables) > 1
             or self.affinity is not None
@@ -309,7 +310,8 @@ class Pricer:
         self._snapshot, self._catalogue, self._profile = snapshot, catalogue, profile
         self._others: dict[int, Pricer] = {}  #: of queues that have a profile of their own, by its id
         self._filters = profile.all_filters()
-        self._costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
+        costs = (profile.all_costs(), profile.all_first_costs(), profile.all_step_costs())
+        self._costs = tuple([[(cost, term_name(cost)) for cost in some] for some in costs])
         self._packs = packing_axes(snapshot.axes)
         self._known: dict[tuple[tuple[Shape, ...], tuple[int, ...] | None], _Requirements] = {}
 
@@ -449,18 +451,18 @@ def _need(role: RoleRequest, axis: int, snapshot: Snapshot, profile: Profile) ->
 
 
 def _sum(
-    costs: Sequence[Cost],
+    costs: Sequence[tuple[Cost, str]],
     snapshot: Snapshot,
     catalogue: Catalogue,
     group: PodGroup,
     role: RoleRequest,
     terms: list[tuple[str, Ints]],
 ) -> Ints | None:
-    """(N,) the sum of some costs, which are added to `terms`; None = nothing anywhere."""
+    """(N,) the sum of some costs, which are added to `terms` by their names; None = nothing anywhere."""
     total: Ints | None = None
-    for cost in costs:
+    for cost, name in costs:
         more = cost(snapshot, catalogue, group, role)
         if more is not None:
-            terms.append((term_name(cost), more))
+            terms.append((name, more))
             total = more if total is None else total + more
     return total

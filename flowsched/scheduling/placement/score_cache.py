@@ -4,7 +4,8 @@ A cycle places thousands of pods one turn at a time, and each takes room on a no
 same shape changes only there. So the cache keeps the first cost of a shape on every node, and computes only the nodes
 where room has changed again. It chooses the node that `gang.place_role` would choose; tests hold it to that.
 
-It knows plain requests only (`PlacementRequest.plain`): one role whose cost depends on how full a node is, and on nothing else.
+It knows plain requests only (`PlacementRequest.plain`): one role whose cost depends on how full a node is, and on nothing else but,
+of a single pod, what its inputs and outputs cost there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.scheduling.placement.capacity import Capacity
@@ -67,33 +69,41 @@ class ScoreCache:
             if len(self._scores) >= _MOST_SHAPES:
                 self._scores.pop(next(iter(self._scores)))
             scores = self._scores[key] = _ShapeScores(room, rows, whole, table, packing)
-        return scores.place(table, table.count)
+        return scores.place(table)
 
 
 class _ShapeScores:
-    """The cost of the next pod of one shape on every node; NEVER where it does not fit. `rows`: free amounts by axis, live."""
+    """The cost of the next pod of one shape on every node, without what its inputs and outputs cost; NEVER where it does not fit.
+
+    `rows`: free amounts by axis, live.
+    """
 
     def __init__(
         self, room: Capacity, rows: Sequence[Ints], whole: Sequence[Ints], table: CostTable, packing: Packing
     ) -> None:
         self._room, self._packing = room, packing
-        self._allowed = table.allowed  # kept, so that its id stays its own
+        #: keeps `allowed`, so that its id stays its own
+        self._table = structs.replace(table, first=None, each=None, step=None)
         self._rows, self._whole = rows, [np.maximum(each, 1) for each in whole]
-        self._costs = self._on(table, np.arange(len(table.allowed)))
+        self._costs = self._on(np.arange(len(table.allowed)))
         self._scored = len(room.changes)
 
-    def _on(self, table: CostTable, nodes: NDArray[np.intp]) -> Ints:
+    def _on(self, nodes: NDArray[np.intp]) -> Ints:
         """(K,) the costs on some nodes."""
-        costs = costs_of(self._rows, self._whole, table, self._packing, nodes)
-        return np.where(fits(self._rows, table, nodes), costs, NEVER)
+        costs = costs_of(self._rows, self._whole, self._table, self._packing, nodes)
+        return np.where(fits(self._rows, self._table, nodes), costs, NEVER)
 
-    def place(self, table: CostTable, count: int) -> NodeChoice:
+    def place(self, table: CostTable) -> NodeChoice:
         """As `ScoreCache.place`."""
-        self._rescore(table)
+        self._rescore()
+        count = table.count
         if count == 1 and len(self._costs):
-            node = int(self._costs.argmin())
-            cost = self._costs[node : node + 1].copy()
-            return NOWHERE if cost.item(0) >= NEVER else NodeChoice(np.array([node]), cost)
+            costs = self._costs
+            for own in (table.each, table.first):
+                costs = costs if own is None else costs + own
+            node = int(costs.argmin())
+            cost = costs[node : node + 1].copy()
+            return NOWHERE if self._costs.item(node) >= NEVER else NodeChoice(np.array([node]), cost)
         some = np.flatnonzero(self._costs < NEVER)
         if not len(some):
             return NOWHERE
@@ -103,11 +113,11 @@ class _ShapeScores:
         copies = copies_of(self._rows, table, count, some)
         return fill(self._rows, self._whole, table, self._packing, some, costs, copies, count)
 
-    def _rescore(self, table: CostTable) -> None:
+    def _rescore(self) -> None:
         """Score the nodes where room has changed since the last time."""
         changes, since = self._room.changes, self._scored
         if since == len(changes):
             return
         self._scored = len(changes)
         nodes = np.concatenate(changes[since:]) if len(changes) - since > 1 else changes[since]
-        self._costs[nodes] = self._on(table, nodes)
+        self._costs[nodes] = self._on(nodes)

@@ -37,9 +37,12 @@ class Promotions:
         self._queues, self._now, self._promote_ms = queues, now, promote_ms
         self._since: dict[Payer | str, int] = {}
         oldest: dict[Payer, int] = {}
+        latest = now - promote_ms
         for group in backlog:
+            if group.ready_ms > latest:
+                continue
             payer = Payer(group.queue, group.user)
-            if group.ready_ms <= now - promote_ms and group.ready_ms < oldest.get(payer, now):
+            if group.ready_ms < oldest.get(payer, now):
                 oldest[payer] = group.ready_ms
         for payer, ready_ms in oldest.items():
             self._since[payer] = max(ready_ms, usage.served_users.get(payer, 0))
