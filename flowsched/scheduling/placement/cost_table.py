@@ -90,8 +90,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def plain(self) -> bool:
-        """Whether it has one role, and how full a node is decides its cost alone: the score cache may keep its scores. The own costs
-        of one pod are added to them.
+        """Whether it has one role, and how full a node is decides its cost alone: the score cache may keep its scores. To those, of
+        one pod, its own costs are added.
         """
         table = self.tables[0]
         own = (self.missing, table.first, table.each, table.step)
