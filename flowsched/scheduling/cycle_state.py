@@ -78,16 +78,16 @@ class CycleState:
     def traits(self, group: PodGroup) -> Traits:
         """The traits that this group shares with all groups that the same lack of room refuses."""
         profile = self.profile.of(group.queue)
-        roles = tuple(
-            [
-                (
-                    role.shape if profile.filters else _room_traits(role.shape),
-                    role.minimum if group.gang else 1,
-                )
-                for role in group.roles
-            ]
-        )
-        return profile.name, group.gang, group.min_resources, roles
+        roles: list[tuple[object, int]] = []
+        for role in group.roles:
+            what, least = role.shape, role.minimum if group.gang else 1
+            if profile.filters:  # they may look at all of it
+                roles.append((what, least))
+                continue
+            # Room and the built-in filters know neither how much its pods read and write, nor their image.
+            nodes, rack = (what.selector, what.tolerations, what.rules), (what.rack, what.one_per_node)
+            roles.append(((what.requests, nodes, rack, what.unknown), least))
+        return profile.name, group.gang, group.min_resources, tuple(roles)
 
     def known_refusal(self, group: PodGroup, traits: Traits | None = None) -> Reason | None:
         """Why a group like this one (of these traits) was refused before."""
@@ -169,10 +169,3 @@ class CycleState:
         if io_bytes > 0:
             pods = np.bincount(nodes, minlength=len(self.snapshot)).astype(np.int32)
             self.statement.add(self.snapshot.io_tasks, slice(None), pods)
-
-
-def _room_traits(shape: Shape) -> tuple[object, ...]:
-    """All that room and the built-in filters know of a shape: neither how much its pods read and write, nor their image."""
-    return (
-        shape.requests, shape.selector, shape.tolerations, shape.rules, shape.rack, shape.one_per_node, shape.unknown,
-    )  # fmt: skip
