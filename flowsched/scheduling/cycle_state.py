@@ -16,7 +16,7 @@ from flowsched.scheduling.placement.cost_table import Assignment, Pricer
 from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.placement.score_cache import ScoreCache
 from flowsched.scheduling.plan import Reason
-from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import in_order
 from flowsched.scheduling.queues.quotas import Quotas
