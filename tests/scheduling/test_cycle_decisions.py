@@ -712,9 +712,12 @@ def test_a_filter_of_others_may_tell_pods_by_what_they_read() -> None:
 
     snapshot = cluster(1, 1)
     run(snapshot, "runs", 0, 1)
-    waiting = [bag(1, what=shape(io_bytes=2 << 20)), bag(2, what=shape(io_bytes=1 << 20))]
-    plan = decide(snapshot, *waiting, profile=replace(OURS, filters=(full_node_only,)))
-    assert nodes(plan) == {2: [[1]]}
+    waiting = [
+        bag(key, what=shape(io_bytes=2 << 20)) for key in (1, 2)
+    ]  # one gets a reserved start, one a refusal
+    little = bag(3, what=shape(io_bytes=1 << 20), runtime_ms=SECOND)
+    plan = decide(snapshot, *waiting, little, profile=replace(OURS, filters=(full_node_only,)))
+    assert nodes(plan) == {3: [[1]]}
 
 
 def test_long_pods_that_would_delay_a_reserved_start_are_refused_alike() -> None:
