@@ -1,21 +1,39 @@
-"""Log lines of the service and of the node agent: to standard error, for people or as JSON."""
+"""Log lines of the service and of the node agent: to standard error, for people or as JSON.
+
+The first line that is written loads structlog, which loads rich's tracebacks: a short `flowsched run` writes none.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from typing import Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
-import structlog
+if TYPE_CHECKING:
+    import structlog
 
 #: From the most to the least that is written.
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+#: The level, the form and the file for structlog, until it is loaded: one at most.
+_wanted: Final[list[tuple[str, bool, TextIO]]] = []
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
     """The log of a module."""
-    log: structlog.typing.FilteringBoundLogger = structlog.get_logger(name)
-    return log
+    return cast("structlog.typing.FilteringBoundLogger", _Log(name))
+
+
+class _Log:
+    """Structlog's log of a module. While structlog is not loaded, it drops lines below the level."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Any:
+        for level, _, _ in _wanted:
+            if method in LEVELS[: LEVELS.index(level)]:
+                return lambda _event, **_fields: None
+        return getattr(_loaded().get_logger(self._name), method)
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
@@ -25,23 +43,34 @@ def configure_logging(level: str, *, as_json: bool) -> None:
         level: The least that is written: one of `LEVELS`; another is `info`.
         as_json: One JSON object a line; else lines for people, in colours on a terminal.
     """
-    level = level.lower() if level.lower() in LEVELS else "info"
-    renderer: structlog.typing.Processor
-    if as_json:
-        renderer = structlog.processors.JSONRenderer()
-    else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _LogFile(sys.stderr))),
-    )
+    _wanted[:] = [(level.lower() if level.lower() in LEVELS else "info", as_json, sys.stderr)]
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    if "structlog" in sys.modules:
+        _loaded()
+
+
+def _loaded() -> Any:
+    """Structlog with its settings. Threads that load it at the same time give it the same ones."""
+    import structlog
+
+    for level, as_json, file in _wanted:
+        renderer: structlog.typing.Processor
+        if as_json:
+            renderer = structlog.processors.JSONRenderer()
+        else:
+            renderer = structlog.dev.ConsoleRenderer(colors=file.isatty())
+        structlog.configure(
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.format_exc_info,
+                renderer,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+            logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", _LogFile(file))),
+        )
+    _wanted.clear()
+    return structlog
 
 
 class _LogFile:

@@ -72,8 +72,8 @@ def test_a_workflow_runs_without_a_server(tmp_path: Path) -> None:
 NOT_LOADED = (
     "aiohttp", "alembic", "flowsched.api", "flowsched.cluster.kubernetes.api", "flowsched.cluster.kubernetes.executor",
     "fsspec", "kubernetes_asyncio",
-    "networkx", "numpy.ma.", "opentelemetry",
-    "prometheus_client", "pydantic", "sqlalchemy.dialects.postgresql",
+    "networkx", "numpy.ma.", "opentelemetry", "pygments",
+    "prometheus_client", "pydantic", "sqlalchemy.dialects.postgresql", "structlog",
     "WDL", "yaml",
 )  # fmt: skip
 
