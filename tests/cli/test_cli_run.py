@@ -163,13 +163,14 @@ def succeeded(folder: Path) -> int:
 
 def test_a_run_that_was_killed_is_resumed(tmp_path: Path) -> None:
     """Kill -9 at half of 38 tasks: the next run cancels what was left behind, takes the 19 results and runs the rest."""
-    script = "test $FLOWSCHED_INDEX -lt 19 || test -e %s || sleep 600; echo $FLOWSCHED_INDEX > n"
+    waits = "{ touch %s/waits-$FLOWSCHED_INDEX; sleep 600; }"
+    script = f"test $FLOWSCHED_INDEX -lt 19 || test -e %s/go || {waits}; echo $FLOWSCHED_INDEX > n"
     wide = {
         "name": "wide", "scatter": {"count": 38}, "resources": {"cpu": "50m", "memory": "8Mi"},
-        "command": ["/bin/sh", "-c", script % (tmp_path / "go")], "outputs": [{"name": "n", "path": "n"}],
+        "command": ["/bin/sh", "-c", script % (tmp_path, tmp_path)], "outputs": [{"name": "n", "path": "n"}],
     }  # fmt: skip
     process = start({"name": "wide", "stages": [wide]}, tmp_path)
-    while succeeded(tmp_path) < 19:
+    while succeeded(tmp_path) < 19 or len(list(tmp_path.glob("waits-*"))) < 19:
         assert process.poll() is None, "it has ended"
         time.sleep(0.05)
     process.kill()
