@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -12,15 +11,14 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Evictable, shut_nodes
-from flowsched.engine.data.gather_nodes import Homes, consumer_shard, divided, gather_of, is_call
+from flowsched.engine.data.gather_nodes import Homes, divided, gathers_of, is_call
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
 from flowsched.engine.predictor import expected_runtime, is_new, learned_of, memory_request
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
-from flowsched.engine.state.data import Gather, Route
-from flowsched.engine.state.work import Bag, CachedBags, Candidate, Demand, GroupKey
+from flowsched.engine.state.work import CachedBags, Candidate, Demand, Division, GroupKey, OwnBags
 from flowsched.scheduling.feasibility import most_of
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.state.snapshot import AXES
@@ -33,28 +31,25 @@ from flowsched.workflow.run.states import TaskState
 from flowsched.workflow.spec import Resources, RoleSpec, gets_whole_cores
 
 
-def ranks_by_size(sizes: Sequence[int], rank_ms: int, runtime_ms: int | None, mean: int) -> list[int]:
-    """The rank of each of several shards of a stage, in ms: its runtime in proportion to the bytes that it alone reads, 1/2 to 2
+def rank_by_size(size: int, rank_ms: int, runtime_ms: int | None, mean: int) -> int:
+    """The rank of one of several shards of a stage, in ms: its runtime in proportion to the bytes that it alone reads, 1/2 to 2
     times the expected one.
 
     Args:
-        sizes: (S,) of each shard, the bytes that it does not share with the others.
+        size: The bytes that the shard does not share with the others.
         rank_ms: Of the stage.
         runtime_ms: The expected one; None = unknown.
         mean: The mean of the sizes, or one near it.
     """
-    if len(sizes) < 2 or not runtime_ms or not mean:
-        return [rank_ms] * len(sizes)
-    least, most, rest = runtime_ms // 2, 2 * runtime_ms, rank_ms - runtime_ms
-    return [rest + min(max(runtime_ms * size // mean, least), most) for size in sizes]
+    if not runtime_ms or not mean:
+        return rank_ms
+    return rank_ms - runtime_ms + min(max(runtime_ms * size // mean, runtime_ms // 2), 2 * runtime_ms)
 
 
 # ---- collecting ----
 
 
 Indices = NDArray[np.int64]
-#: Of a bag that is not known.
-_NOTHING: Final[tuple[Candidate | None, Route | None, int]] = (None, None, 0)
 _ON_NODES: Final = mask_of(TaskState.BINDING, TaskState.RUNNING)
 
 
@@ -85,10 +80,18 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
         evictable: The copies that caches with a limit may drop; None = no cache has a limit.
     """
     backlog = Backlog({}, [], [], None)
-    common, homes = _common_basis(state), Homes(state)
+    basis, homes = _basis(state), Homes(state)
+    timeless = evictable is None and not state.cluster.drains
     for run, number in _offering(state):
-        stage = run.stages[number]
-        if _again(state, backlog, run, stage, now, evictable, common, homes):
+        stage, pair = run.stages[number], (run.id, number)
+        cached = state.work.bags.get(pair)
+        fresh = cached is not None and timeless and _is_fresh(state, cached, basis)
+        if cached is not None and (
+            fresh or _refresh(state, run, stage, cached, now, evictable, basis, timeless)
+        ):
+            if not fresh or not homes.stay(run, stage, cached):
+                _find_homes(homes, run, stage, cached)
+            backlog.candidates.update(cached.candidates)
             continue
         queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
         if stage.cache_checked is not None:
@@ -101,46 +104,40 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
             wake = int(stage.not_before[queued[delayed]].min())
             backlog.wake_ms = wake if backlog.wake_ms is None else min(backlog.wake_ms, wake)
             queued = queued[~delayed]
-        alike = _Alike(state, run, stage, evictable, homes)
-        cached = state.work.bags.pop((run.id, number), None)
+        alike = _Alike(state, run, stage, evictable)
+        state.work.bags.pop(pair, None)
         if len(queued) == 0:
             continue
-        gather = None if stage.spec.gang or not alike.shared else divided(state, run, stage)
-        if gather is not None or not (stage.spec.gang or alike.shared):
-            basis = _basis(state, run, stage, common)
-            made = _own_bags(backlog, alike, cached, basis, queued, now, gather)
-            made.basis, made.moved = _basis(state, run, stage, common), not all_of_it
-            _find_homes(homes, run, stage, made)
-            backlog.candidates.update([(each.group.key, each) for each in made.candidates])
-            state.work.bags[run.id, number] = made
+        if stage.spec.gang:
+            for key, tasks in _gangs(state, run, stage, queued):
+                candidate = _add(backlog, alike, key, tasks, now)
+                if candidate is not None:
+                    backlog.candidates[candidate.group.key] = candidate
             continue
-        grouped = _gangs if stage.spec.gang else _bags
-        added = [_add(backlog, alike, key, tasks, now) for key, tasks in grouped(state, run, stage, queued)]
-        candidates = [each for each in added if each is not None]
-        backlog.candidates.update([(each.group.key, each) for each in candidates])
-        if all_of_it and not stage.spec.gang:
-            shards = [int(each.tasks[0][0]) // stage.members for each in candidates]
-            state.work.bags[run.id, number] = CachedBags(
-                candidates,
-                shards,
-                [None] * len(candidates),
-                None,
-                _basis(state, run, stage, common),
-                learned_of(state, run, stage),
-            )
+        kind = run.spec.kind_of(stage.spec)
+        gather = divided(state, run, stage) if alike.shared else None
+        if gather is not None or not alike.shared:
+            division = None
+            if gather is not None:
+                readers = run.stages[gather.consumer].spec.width
+                division = Division(gather.consumer, gather.match, readers, stage.spec.width)
+            if cached is None or not (timeless and _is_kept(alike, cached, basis, division)):
+                cached = CachedBags(kind, basis, own=OwnBags(division))
+            _make_anew(backlog, alike, cached, queued[: state.policy.profile.window], now)
+            cached.moved = not all_of_it
+        else:
+            added = [_add(backlog, alike, key, tasks, now) for key, tasks in _bags(run, stage, queued)]
+            candidates = {each.group.key: each for each in added if each is not None}
+            cached = CachedBags(kind, basis, learned_of(state, kind), candidates, dict.fromkeys(candidates))
+        _find_homes(homes, run, stage, cached)
+        backlog.candidates.update(cached.candidates)
+        if all_of_it or cached.own is not None:
+            state.work.bags[pair] = cached
     return backlog
 
 
-def _own_bags(
-    backlog: Backlog,
-    alike: _Alike,
-    cached: CachedBags | None,
-    basis: tuple[object, ...],
-    queued: Indices,
-    now: int,
-    gather: Gather | None,
-) -> CachedBags:
-    """The bags of a stage whose shards differ in inputs, or in gather nodes. Bags of which nothing changed are the same objects.
+def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indices, now: int) -> None:
+    """Make anew the bags of which something has changed, of a stage whose shards differ in inputs, or in gather nodes.
 
     Each task that ends teaches something. The shards that wait are estimated anew when an eighth more is known, and ranked anew
     when their mean size has moved by an eighth.
@@ -148,120 +145,128 @@ def _own_bags(
     Args:
         backlog: Gets what can never run, and the inputs that are lost.
         alike: Of the stage.
-        cached: Its bags as they were offered last; None = it has none.
-        basis: The facts that they depend on, now.
+        cached: Its bags as they were offered last.
         queued: Its tasks that wait.
         now: Wall-clock ms.
-        gather: How the outputs of shards that read the same are gathered; None = each reads datasets of its own.
     """
-    state, run, stage = alike.state, alike.run, alike.stage
-    bags = list(_bags_of(run, stage, queued[: state.policy.profile.window], gather))
-    made = CachedBags([], [], [], None, basis, learned_of(state, run, stage))
-    if cached is None or not _is_kept(alike, cached, made):
-        cached = CachedBags([], [], [], None, None)
-    estimated = cached.learned != made.learned
+    state, run, stage, own = alike.state, alike.run, alike.stage, cached.own
+    assert own is not None
+    learned = learned_of(state, cached.kind)
+    estimated = cached.learned != learned
     if estimated and not is_new(state, run, stage, cached.behind + 1):
-        estimated, made.learned, made.behind = False, cached.learned, cached.behind + 1
-    made.gather, made.common = cached.gather, cached.common
-    known = dict(
-        zip(cached.bags, zip(cached.candidates, cached.routes, cached.own_bytes, strict=True), strict=True)
-    )
-    for bag in bags:
-        candidate, route, own = known.get(bag, _NOTHING)
-        if (
-            candidate is None
-            or candidate.group.key in cached.outdated
-            or (estimated and _is_other(alike, candidate))
-        ):
-            tasks, _, memory_steps = bag
-            key = GroupKey(run.id, stage.number, tasks[0], memory_steps)
-            candidate, route, own = _add(backlog, alike, key, (np.array(tasks),), now), None, -1
-        if candidate is not None:
-            made.candidates.append(candidate)
-            made.shards.append(bag[0][0] // stage.members)
-            made.routes.append(route)
-            made.bags.append(bag)
-            made.own_bytes.append(own)
-    _weigh(state, made)
-    _rank_by_size(alike, made, cached)
-    return made
+        estimated, cached.behind = False, cached.behind + 1
+    else:
+        cached.learned, cached.behind = learned, 0
+    outdated = list(cached.candidates) if estimated else cached.outdated & cached.candidates.keys()
+    for number in outdated:
+        before = cached.candidates[number]
+        runtime_ms, high_ms, demands = alike.expected(before.group.reads)
+        if demands != before.demands:
+            own.drop(before.tasks[0])  # its shape changes
+            cached.forget(own.place(int(before.tasks[0][0]), state.work.groups[number].memory_steps))  # type: ignore[union-attr]
+        else:
+            cached.candidates[number] = _as_known(state, before, runtime_ms, high_ms)
+    cached.outdated = set()
+    new = []
+    for place, tasks in _changed(cached, own, stage, queued):
+        key = GroupKey(run.id, stage.number, int(tasks[0]), place[1])
+        candidate = _add(backlog, alike, key, (tasks,), now)
+        if candidate is None:
+            own.drop(tasks)  # it is looked at again
+            continue
+        number = own.numbers[place] = candidate.group.key
+        cached.candidates[number], cached.routes[number] = candidate, None
+        new.append(number)
+    if cached.candidates:
+        _weigh(state, cached.candidates, own, new)
+        _rank_by_size(alike, cached.candidates, own, new, estimated=estimated)
 
 
-def _is_kept(alike: _Alike, cached: CachedBags, made: CachedBags) -> bool:
-    """Whether bags that were offered before count on. Not where they were one bag, or where time alone changes their facts."""
-    timeless = alike.evictable is None and not alike.state.cluster.drains
-    known = not alike.fits or cached.learned == made.learned  # fitted memory is part of their shape
-    return bool(cached.bags) and timeless and known and cached.basis == made.basis
+def _changed(
+    cached: CachedBags, own: OwnBags, stage: StageRun, queued: Indices
+) -> Iterable[tuple[tuple[int, int], Indices]]:
+    """The bags that are not as they were, by their place among the stage's, with their tasks. The bags there before are forgotten.
+
+    A bag is one task; or all of its memory step whose outputs the same shard reads: a group has one gather node.
+    """
+    before, now = own.waiting, np.array((queued, stage.times[queued, 0], stage.memory_steps[queued]))
+    own.waiting = now
+    gone, new = np.ones(before.shape[1], dtype=np.bool_), np.ones(now.shape[1], dtype=np.bool_)
+    if len(gone):
+        at = np.minimum(np.searchsorted(before[0], queued), len(gone) - 1)
+        new = (before[:, at] != now).any(axis=0)
+        gone[at[~new]] = False
+    if not gone.any() and not new.any():
+        return ()
+    rows = [*before[:, gone].T.tolist(), *now[:, new].T.tolist()]
+    changed = {own.place(task, step) for task, _, step in rows}
+    for each in changed:
+        cached.forget(each)
+    found: dict[tuple[int, int], list[int]] = {}
+    for task, _, step in (now if own.division is not None else now[:, new]).T.tolist():
+        place = own.place(task, step)
+        if place in changed:
+            found.setdefault(place, []).append(task)
+    return [(place, np.array(tasks)) for place, tasks in found.items()]
 
 
-def _weigh(state: EngineState, made: CachedBags) -> None:
-    """Sum the bytes that each new bag (-1) does not share with the others; of all bags if they share less than before."""
-    sizes, before = state.cluster.catalogue.sizes, made.common
-    new = [at for at, own in enumerate(made.own_bytes) if own < 0]
-    for at in new:
-        reads = made.candidates[at].group.reads
-        made.common = frozenset(reads) if made.common is None else made.common.intersection(reads)
-    for at in new if made.common == before else range(len(made.own_bytes)):
-        own = [sizes[each] for each in made.candidates[at].group.reads if each not in (made.common or ())]
-        made.own_bytes[at] = sum(own)
+def _is_kept(alike: _Alike, cached: CachedBags, basis: tuple[object, ...], division: Division | None) -> bool:
+    """Whether bags that were offered before count on: those that were not one bag, by the same facts."""
+    known = not alike.fits or cached.learned == learned_of(
+        alike.state, cached.kind
+    )  # fitted memory is part of their shape
+    own = cached.own
+    alike_divided = own is not None and own.division == division and bool(cached.candidates)
+    return alike_divided and known and cached.basis == basis
 
 
-def _is_other(alike: _Alike, candidate: Candidate) -> bool:
-    """Whether other amounts are expected of a bag now."""
-    group = candidate.group
-    return alike.expected(group.reads) != (group.runtime_ms, group.high_ms, candidate.demands)
+def _weigh(state: EngineState, candidates: Mapping[int, Candidate], own: OwnBags, new: list[int]) -> None:
+    """Sum the bytes that each new bag does not share with the others; of all bags if they share less than before."""
+    sizes, before = state.cluster.catalogue.sizes, own.common
+    for number in new:
+        reads = candidates[number].group.reads
+        own.common = frozenset(reads) if own.common is None else own.common.intersection(reads)
+    for number in new if own.common == before else candidates:
+        reads = candidates[number].group.reads
+        own.sizes[number] = sum([sizes[each] for each in reads if each not in (own.common or ())])
 
 
-def _bags_of(run: WorkflowRun, stage: StageRun, queued: Indices, gather: Gather | None) -> Iterable[Bag]:
-    """Each queued task alone; or with others of its memory step whose outputs the same shard reads. A group has one gather node."""
-    tasks, ready = queued.tolist(), stage.times[queued, 0].tolist()
-    steps = stage.memory_steps[queued].tolist()
-    if gather is None:
-        return zip(zip(tasks), ready, steps, strict=True)
-    consumer = run.stages[gather.consumer]
-    bags: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for task, ready_ms, step in zip(tasks, ready, steps, strict=True):
-        reader = consumer_shard(gather, stage, consumer, task)
-        bags.setdefault((reader, step), []).append((task, ready_ms))
-    return [
-        (tuple([task for task, _ in of_one]), min([ready_ms for _, ready_ms in of_one]), step)
-        for (_, step), of_one in bags.items()
-    ]
-
-
-def _rank_by_size(alike: _Alike, made: CachedBags, before: CachedBags) -> None:
+def _rank_by_size(
+    alike: _Alike, candidates: dict[int, Candidate], own: OwnBags, new: list[int], *, estimated: bool
+) -> None:
     """Shards that read more than others are expected to take longer, and go first."""
-    if not made.candidates:
-        return
-    mean, runtime_ms = sum(made.own_bytes) // len(made.own_bytes), made.candidates[0].group.runtime_ms
-    made.mean_bytes, made.ranked_ms = mean, runtime_ms
-    if made.learned == before.learned and 8 * abs(mean - before.mean_bytes) <= before.mean_bytes:
-        made.mean_bytes, made.ranked_ms = before.mean_bytes, before.ranked_ms
-    ranks = ranks_by_size(made.own_bytes, alike.rank_ms, made.ranked_ms, made.mean_bytes)
-    had = [each.group.rank_ms for each in made.candidates]
-    for at in [at for at, (one, other) in enumerate(zip(ranks, had, strict=True)) if one != other]:
-        candidate = made.candidates[at]
-        group = structs.replace(candidate.group, rank_ms=ranks[at])
-        made.candidates[at] = structs.replace(candidate, group=group)
+    mean, first = sum(own.sizes.values()) // len(own.sizes), candidates[own.first()]
+    if estimated or 8 * abs(mean - own.mean_bytes) > own.mean_bytes:
+        own.mean_bytes, own.ranked_ms = mean, first.group.runtime_ms
+    runtime_ms = own.ranked_ms if len(candidates) > 1 else None
+    by = alike.rank_ms, runtime_ms, own.mean_bytes
+    for number in new if by == own.ranked_by else candidates:
+        rank_ms = rank_by_size(own.sizes[number], *by)
+        if rank_ms != candidates[number].group.rank_ms:
+            group = structs.replace(candidates[number].group, rank_ms=rank_ms)
+            candidates[number] = structs.replace(candidates[number], group=group)
+    own.ranked_by = by
 
 
 def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:
     """Stages with QUEUED tasks, of workflows that may start some now, in the order in which the workflows came."""
-    paused: dict[str, bool] = {}
-    found = []
-    for workflow, number in state.work.ready:
-        run = state.work.runs[workflow]
-        queue = run.spec.queue
-        if queue not in paused:
-            paused[queue] = state.policy.queues.paused(queue)
-        if not (run.paused or run.cancel_requested or paused[queue]):
-            found.append((run.seq, number, run))
-    found.sort(key=itemgetter(0, 1))
-    return [(run, number) for _, number, run in found]
+    ready, runs, paused = state.work.ready, state.work.runs, state.policy.queues.paused
+    if state.offering is None or state.offering[0] != ready:
+        found = [(runs[workflow], number) for workflow, number in ready]
+        state.offering = ready.copy(), sorted(found, key=lambda each: (each[0].seq, each[1]))
+    offering = state.offering[1]
+    open_queues = {queue for queue in {run.spec.queue for run, _ in offering} if not paused(queue)}
+    return [
+        (run, number)
+        for run, number in offering
+        if run.spec.queue in open_queues and not (run.paused or run.cancel_requested)
+    ]
 
 
-def _common_basis(state: EngineState) -> tuple[object, ...]:
-    """The part of `_basis` that all stages share."""
+def _basis(state: EngineState) -> tuple[object, ...]:
+    """The facts that all offers depend on. Each stage depends on estimates and gather nodes too, and on what is noted with its
+    bags.
+    """
     catalogue, policy = state.cluster.catalogue, state.policy
     return (
         catalogue.dropped,
@@ -272,56 +277,46 @@ def _common_basis(state: EngineState) -> tuple[object, ...]:
     )
 
 
-def _basis(
-    state: EngineState, run: WorkflowRun, stage: StageRun, common: tuple[object, ...]
-) -> tuple[object, ...]:
-    """The facts that offers depend on, except estimates, gather nodes, full caches and those of single groups (`outdate`)."""
-    work = state.work
-    inputs = work.inputs.get(
-        (run.id, stage.number)
-    )  # datasets that all shards read, unless each reads some of its own
-    return common, work.corrections.get(run.spec.kind_of(stage.spec)), inputs
+def _is_fresh(state: EngineState, cached: CachedBags, basis: tuple[object, ...]) -> bool:
+    """Whether nothing of a stage's bags has changed but gather nodes: of a thousand stages that wait, few change at a time."""
+    if cached.moved or cached.outdated or not cached.candidates or cached.basis != basis:
+        return False
+    learned = learned_of(state, cached.kind)
+    return cached.learned is learned or cached.learned == learned
 
 
-def _again(
+def _refresh(
     state: EngineState,
-    backlog: Backlog,
     run: WorkflowRun,
     stage: StageRun,
+    cached: CachedBags,
     moment: int,
     evictable: Evictable | None,
-    common: tuple[object, ...],
-    homes: Homes,
+    basis: tuple[object, ...],
+    timeless: bool,
 ) -> bool:
-    """Offer a stage's cached bags if nothing of it has changed: of a thousand stages that wait, few change at a time."""
-    cached = state.work.bags.get((run.id, stage.number))
-    if cached is None or not cached.candidates or cached.moved:
+    """Bring a stage's cached bags up to date, if its tasks are as before. False if bags must be made anew."""
+    anew = not timeless or cached.basis != basis
+    if cached.moved or not cached.candidates or (cached.own is not None and not anew):
         return False
-    basis, learned = _basis(state, run, stage, common), learned_of(state, run, stage)
-    anew = evictable is not None or bool(state.cluster.drains) or cached.basis != basis
-    if anew or cached.outdated or cached.learned != learned:
-        if cached.bags and not anew:
-            return False
-        candidates = _refreshed(state, cached, moment, evictable)
-        if candidates is None:
-            return False
-        cached.candidates, cached.basis, cached.learned = candidates, basis, learned
-        cached.outdated = set()
-    _find_homes(homes, run, stage, cached)
-    backlog.candidates.update([(each.group.key, each) for each in cached.candidates])
+    candidates = _refreshed(state, cached, moment, evictable)
+    if candidates is None:
+        return False
+    cached.candidates, cached.basis, cached.learned = candidates, basis, learned_of(state, cached.kind)
+    cached.outdated = set()
     return True
 
 
 def _refreshed(
     state: EngineState, cached: CachedBags, moment: int, evictable: Evictable | None
-) -> list[Candidate] | None:
+) -> dict[int, Candidate] | None:
     """The same bags with the present estimates of their tasks' runtime; None where they must be made anew."""
-    axes, candidates = len(state.cluster.snapshot.axes), cached.candidates
-    if any(len(role.shape.requests) != axes for role in candidates[0].group.roles):
+    axes, first = len(state.cluster.snapshot.axes), next(iter(cached.candidates.values()))
+    if any(len(role.shape.requests) != axes for role in first.group.roles):
         return None
-    refreshed = []
-    shared = state.work.inputs.get((candidates[0].run.id, candidates[0].stage.number))
-    for candidate in candidates:
+    refreshed = {}
+    shared = state.work.inputs.get((first.run.id, first.stage.number))
+    for number, candidate in cached.candidates.items():
         run, stage, group = candidate.run, candidate.stage, candidate.group
         if not all(map(state.cluster.catalogue.has_replica, group.remote)):
             return None
@@ -330,68 +325,80 @@ def _refreshed(
             shape = shape_of(state, run, stage, 0, steps, *candidate.demands or (None,), reads=group.reads)
             if group.roles[0].shape != shape:
                 return None  # the largest node is another one, or the fitted memory
-        others = not cached.bags and shared is not group.inputs
+        others = cached.own is None and shared is not group.inputs
         if group.reads and (others or state.cluster.catalogue.lost_of(group.reads)):
             return None
         if demands_of(state, run, stage, group.reads) != candidate.demands:
             return None
-        staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
-        promised_ms = state.round.reserved_starts.get(group.key)
-        runtime_ms, high_ms = expected_runtime(state, run, stage, group.reads)
+        expected = expected_runtime(state, run, stage, group.reads)
         full = shut_nodes(evictable, run, stage, group.inputs, group.key, moment - group.ready_ms)
-        closing = _closing(state, stage, runtime_ms, high_ms, moment)
+        closing = _closing(state, stage, *expected, moment)
         if _together(full, closing) != group.shut:
             return None
-        if (runtime_ms, high_ms, staged_on, promised_ms) != (
-            group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms,
-        ):  # fmt: skip
-            group = structs.replace(
-                group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms
-            )
-            candidate = structs.replace(candidate, group=group)
-        refreshed.append(candidate)
+        refreshed[number] = _as_known(state, candidate, *expected)
     return refreshed
+
+
+def _as_known(
+    state: EngineState, candidate: Candidate, runtime_ms: int | None, high_ms: int | None
+) -> Candidate:
+    """A bag with this expected runtime, and the facts that are noted of it alone (`outdate`). The same object, if it had them."""
+    group = candidate.group
+    staged_on = state.work.staged_on.get(state.work.groups[group.key], ())  # type: ignore[arg-type]
+    promised_ms = state.round.reserved_starts.get(group.key)
+    if (runtime_ms, high_ms, staged_on, promised_ms) == (
+        group.runtime_ms, group.high_ms, group.staged_on, group.promised_ms,
+    ):  # fmt: skip
+        return candidate
+    group = structs.replace(
+        group, runtime_ms=runtime_ms, high_ms=high_ms, staged_on=staged_on, promised_ms=promised_ms
+    )
+    return structs.replace(candidate, group=group)
 
 
 def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, cached: CachedBags) -> None:
     """Give cached bags their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
-    locality, routes = homes.state.policy.profile.locality, cached.routes
+    candidates, routes, had = cached.candidates, cached.routes, cached.homes
+    state, locality = homes.state, homes.state.policy.profile.locality
+    new = [number for number, route in routes.items() if route is None]
     if is_call(run):
-        home = homes.of_call(run) if locality else None
-        for at, candidate in enumerate(cached.candidates):
-            if home != candidate.group.home:
-                cached.candidates[at] = structs.replace(
-                    candidate, group=structs.replace(candidate.group, home=home)
-                )
-        return
-    gather = gather_of(homes.state, run, stage) if locality else None
-    if gather is not cached.gather:  # more is known of what it writes
-        routes[:], cached.gather = [None] * len(routes), gather
-    elif gather is None:
-        return  # a stage is known to be gathered before any of its groups has a gather node
-    last, at_last = None, None  # mostly all shards of a stage have one route
-    for at, candidate in enumerate(cached.candidates):
-        home, route = None, routes[at]
-        if locality and route is None:
-            route = routes[at] = homes.route(run, stage, cached.shards[at])
-            if route == last:
-                route = routes[at] = last
-        if locality and route is not None:
-            if route is not last:
-                last, at_last = route, homes.at(run, route)
-            home = at_last
-        if home is not candidate.group.home and home != candidate.group.home:
+        cached.homes = {None: homes.of_call(run) if locality else None}
+    else:
+        gathers = gathers_of(state, run, stage) if locality else ()
+        if gathers != cached.gathers:  # more is known of what it writes
+            new, had, cached.gathers = list(routes), {}, gathers
+        elif not gathers:
+            cached.homes = {}  # a stage is known to be gathered before any of its groups has a gather node
+            return
+        known = {route: route for route in had}  # mostly all shards of a stage have one route
+        for number in new:
+            shard = int(candidates[number].tasks[0][0]) // stage.members
+            route = homes.route(run, stage, shard) if gathers else None
+            routes[number] = known.setdefault(route, route)
+        used = dict.fromkeys(routes.values())
+        cached.homes = {route: None if route is None else homes.at(run, route) for route in used}
+    moved = {route for route, home in cached.homes.items() if route not in had or had[route] != home}
+    if len(moved) == len(cached.homes):
+        new = list(routes)
+    elif moved:
+        new += [number for number, route in routes.items() if route in moved]
+    last, home = None, cached.homes.get(None)
+    for number in new:
+        candidate, route = candidates[number], routes[number]
+        if route is not last:
+            last, home = route, cached.homes[route]
+        if home != candidate.group.home:
             group = structs.replace(candidate.group, home=home)
-            cached.candidates[at] = structs.replace(candidate, group=group)
+            candidates[number] = structs.replace(candidate, group=group)
 
 
 class _Alike:
     """The common part of the groups of one stage, worked out once a round. Equal input sizes give equal estimates."""
 
     def __init__(
-        self, state: EngineState, run: WorkflowRun, stage: StageRun, evictable: Evictable | None, homes: Homes
+        self, state: EngineState, run: WorkflowRun, stage: StageRun, evictable: Evictable | None
     ) -> None:
-        self.state, self.run, self.stage, self.evictable, self.homes = state, run, stage, evictable, homes
+        self.state, self.run, self.stage, self.evictable = state, run, stage, evictable
         self.shared = not private(stage)
         self.fits = fits_memory(state, run, stage)
         self.remote = remote_specs(state, run, stage)
@@ -401,8 +408,6 @@ class _Alike:
         # unknown runtime is taken for would hide every shorter rank, and all calls of a quick run would be equal.
         self.rank_ms = call.rank_ms if call is not None and call.rank_ms else int(run.ranks[stage.number])
         self.gang = stage.spec.gang and state.policy.profile.gang
-        # `_find_homes` gives theirs to the others.
-        self.homed = state.policy.profile.locality and self.shared and not stage.spec.gang
         minimum = stage.spec.min_resources
         self.min_resources = None if minimum is None else state.cluster.snapshot.vector(minimum)
         self._estimates: dict[int, tuple[int | None, int | None, tuple[Demand | None, ...]]] = {}
@@ -482,7 +487,6 @@ def _add(
         staged_on=state.work.staged_on.get(key, ()),
         promised_ms=state.round.reserved_starts.get(number),
         user=run.spec.user,
-        home=alike.homes.of(run, stage, shard) if alike.homed else None,
         shut=_together(full, closing, barred),
         remote=remote,
         preempts=not joins,
@@ -706,7 +710,7 @@ def _latecomers(stage: StageRun, shard: int, queued: Indices) -> Indices:
 
 
 def _bags(
-    state: EngineState, run: WorkflowRun, stage: StageRun, queued: Indices
+    run: WorkflowRun, stage: StageRun, queued: Indices
 ) -> Iterator[tuple[GroupKey, tuple[Indices, ...]]]:
     """Shards that read the same are one group of many."""
     if stage.holds_only("memory_steps", 0):

@@ -52,9 +52,9 @@ def expected_runtime(
     return _capped(_unshared_ms(state, run, stage, size)), _capped(high)
 
 
-def learned_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> object:
-    """The knowledge of a stage's kind, as one value: while it is equal, each answer about the stage's tasks is the same."""
-    return state.work.estimates.known_of(*run.spec.kind_of(stage.spec))
+def learned_of(state: EngineState, kind: tuple[str, str]) -> object:
+    """The knowledge of a kind of tasks, as one value: while it is equal, each answer about tasks of the kind is the same."""
+    return state.work.estimates.known_of(*kind)
 
 
 def is_proven(state: EngineState, run: WorkflowRun, stage: StageRun) -> bool:

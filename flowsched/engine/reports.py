@@ -361,8 +361,7 @@ def make_again(recorder: Recorder, run: WorkflowRun, uri: str) -> None:
     producer = producer_of(run, uri)
     if producer is None or run.state.terminal or not _awaited(run, producer[0]):
         return
-    recorder.statement.undo_with(recorder.state.work.inputs.clear)
-    recorder.state.work.inputs.clear()
+    recorder.state.work.drop_inputs(recorder.statement)
     recorder.advance(run).lose(*producer)
 
 

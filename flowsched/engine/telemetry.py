@@ -182,8 +182,11 @@ def _correct(recorder: Recorder, kind: Kind, measured: int, bare: int) -> None:
     if after == before:
         return
     statement.put(factors, kind, after)
+    recorder.state.work.outdate_kind(kind)
     if len(factors) > _KINDS:
-        statement.pop(factors, next(iter(factors)))
+        oldest = next(iter(factors))
+        statement.pop(factors, oldest)
+        recorder.state.work.outdate_kind(oldest)
 
 
 # ---- learning from tasks that ended well ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from flowsched.engine import admission
+from flowsched.engine import admission, backlog
 from flowsched.engine.backlog import Backlog, collect
 from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.data.gather_nodes import gathered_bytes
@@ -17,10 +18,11 @@ from flowsched.engine.events import NodeDrained
 from flowsched.engine.predictor import written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import DrainOrder
+from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.workflow.document.decode import check_workflow
 from tests.engine.documents import clean, documents
-from tests.engine.scene import Scene, node
+from tests.engine.scene import Scene, calls_of, node
 from tests.engine.world import Chances, World
 from tests.soak import worlds
 
@@ -49,10 +51,7 @@ def described(backlog: Backlog) -> list[tuple[Any, ...]]:
 def collected(state: EngineState, now: int, evictable: Evictable | None = None) -> Backlog:
     """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
     for offered in state.work.bags.values():
-        offered.behind, offered.mean_bytes = (
-            1 << 20,
-            0,
-        )  # estimates and ranks may be older than what was learned since
+        offered.behind = 1 << 20  # estimates and ranks may be older than what was learned since
     backlog = collect(state, now, evictable)
     kept = dict(state.work.bags)
     state.work.bags.clear()
@@ -117,6 +116,82 @@ def test_shards_that_wait_as_before_are_offered_as_they_were() -> None:
     after = collect(scene.state, scene.now).candidates
     kept = [key for key in after if after[key] is before.get(key)]
     assert (len(before), len(after), len(kept)) == (6, 5, 4)
+
+
+def test_what_an_end_teaches_makes_no_bag_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 tasks read outputs of their own, one runs at a time. It takes 200 s instead of 60: the others expect that, and each keeps
+    the rest of what was found out about it. Only what begins to wait is looked at.
+    """
+    looked_at = []
+    real = backlog.dataset_ids
+    scene = Scene(node(cpu=1))
+    write = {"name": "a", "command": ["x"], "scatter": {"count": 40}, "outputs": [{"name": "o", "path": "o"}]}
+    read = {
+        "name": "b",
+        "command": ["x"],
+        "scatter": {"count": 40},
+        "inputs": [{"name": "i", "from": "a.o", "match": "index"}],
+    }
+    scene.submit("w", write, {**read, "estimate": {"runtime": "60s"}})
+    for _ in range(40):
+        (writer,) = scene.launched
+        scene.start(writer)
+        scene.end(writer)
+    (first,) = scene.launched
+    scene.start(first)
+    before = [each.group.runtime_ms for each in collect(scene.state, scene.now).candidates.values()]
+    monkeypatch.setattr(backlog, "dataset_ids", lambda *a, **more: looked_at.append(a[3]) or real(*a, **more))
+    scene.end(first, after=200_000)
+    after = [each.group.runtime_ms for each in collect(scene.state, scene.now).candidates.values()]
+    assert (before, after, looked_at) == ([60_000] * 39, [200_000] * 38, [])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_stage_of_which_nothing_changed_costs_a_few_comparisons(own: bool) -> None:
+    """Of 100 stages one more call each than of 10, and so few that none of their facts is found out again."""
+    match = {"match": "index"} if own else {}
+    calls = []
+    scenes = {count: Scene(node(cpu=1)) for count in (10, 100)}
+    for count, scene in scenes.items():
+        write = {"name": "a", "command": ["x"], "outputs": [{"name": "o", "path": "o"}]}
+        inputs = [{"name": "i", "from": "a.o", **match}]
+        stages = [{"name": f"b{at}", "command": ["x"], "inputs": inputs} for at in range(count)]
+        scene.submit("w", write, *stages)
+        scene.start("fs-w-a-0-0")
+        scene.end("fs-w-a-0-0")
+        collect(scene.state, scene.now)
+        calls.append(calls_of(partial(collect, scene.state, scene.now))[0])
+    assert (calls[1] - calls[0]) // 90 <= 13
+
+
+def test_an_undone_step_leaves_no_offer_of_it_behind() -> None:
+    """A task ends and the next starts; then neither was written. Both wait and run as before, and expect what they expected."""
+    scene = Scene(node(cpu=4))
+    write, read = index_pair(
+        {"resources": {"cpu": 1}}, {"resources": {"cpu": 4}, "estimate": {"runtime": "60s"}}
+    )
+    scene.submit("w", {**write, "scatter": {"count": 4}}, {**read, "scatter": {"count": 4}})
+    writers = scene.launched
+    scene.start(*writers)
+    scene.end(*writers)
+    scene.start("fs-w-b-0-0")
+    before = described(collect(scene.state, scene.now))
+    undone = step(scene.state, [scene.ending("fs-w-b-0-0")], scene.now + 500_000)
+    assert len(described(collect(scene.state, scene.now))) == len(before) - 1
+    undone.drop()
+    assert described(collect(scene.state, scene.now)) == before
+
+
+def test_a_measurement_of_a_kind_changes_what_its_waiting_tasks_ask_for() -> None:
+    """A kind's learned use of disks is corrected: the waiting bags of that kind are looked at again, those of others are not."""
+    scene = Scene(node(cpu=1))
+    scene.submit(
+        "w", {"name": "a", "command": ["x"]}, {"name": "b", "command": ["x"]}, {"name": "c", "command": ["x"]}
+    )
+    collect(scene.state, scene.now)
+    scene.state.work.outdate_kind(("w", "c"))
+    kept = {cached.kind: cached.basis is not None for cached in scene.state.work.bags.values()}
+    assert kept == {("w", "b"): True, ("w", "c"): False}
 
 
 def test_a_stage_that_waits_as_one_bag_is_divided_when_its_gather_becomes_known() -> None:

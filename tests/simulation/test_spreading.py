@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowsched.engine.backlog import ranks_by_size
+from flowsched.engine.backlog import rank_by_size
 from flowsched.simulation.clusters import REFERENCE, Loss, SimulatedCluster, SimulatedNode
 from flowsched.simulation.documents import from_document
 from flowsched.simulation.policies import simulated
@@ -110,6 +110,6 @@ def test_what_each_task_reads_of_its_own_comes_while_its_parent_runs(
 def test_of_tasks_that_are_alike_those_that_read_most_go_first() -> None:
     """100 s expected; 100, 300 and 3,500 MB of their own: half of it at least, and twice at most."""
     sizes = [100 * MB, 300 * MB, 3500 * MB]
-    ranked = ranks_by_size(sizes, rank_ms=500 * SECOND, runtime_ms=100 * SECOND, mean=1300 * MB)
+    ranked = [rank_by_size(size, 500 * SECOND, runtime_ms=100 * SECOND, mean=1300 * MB) for size in sizes]
     assert ranked == [450 * SECOND, 450 * SECOND, 600 * SECOND]
-    assert ranks_by_size(sizes[:1], 500 * SECOND, 100 * SECOND, 100 * MB) == [500 * SECOND]
+    assert rank_by_size(sizes[0], 500 * SECOND, runtime_ms=None, mean=100 * MB) == 500 * SECOND

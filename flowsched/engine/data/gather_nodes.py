@@ -29,6 +29,7 @@ from flowsched.engine.predictor import (
 )
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Gather, Gathered, Route
+from flowsched.engine.state.work import CachedBags
 from flowsched.scheduling.pod_group import Home
 from flowsched.workflow.graph import reader_of, shards_read
 from flowsched.workflow.learned_plan import Kind
@@ -80,6 +81,17 @@ def gather_of(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather |
     return found[1]
 
 
+def gathers_of(state: EngineState, run: WorkflowRun, stage: StageRun, far: int = _FAR) -> tuple[Gather, ...]:
+    """How the outputs of a stage are gathered, and, of those that go through other stages, theirs: up to the last that is known."""
+    found: list[Gather] = []
+    while len(found) <= far and (gather := gather_of(state, run, stage)) is not None:
+        found.append(gather)
+        if not gather.through:
+            break
+        stage = run.stages[gather.consumer]
+    return tuple(found)
+
+
 def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: int) -> int:
     """Which shard of the consumer reads the output of this one (the first of them, where several do)."""
     return reader_of(gather.match, shard, consumer.spec.width, stage.spec.width) or 0
@@ -101,7 +113,7 @@ class Homes:
 
     def __init__(self, state: EngineState) -> None:
         self.state = state
-        self._found: dict[tuple[str, Route], Home] = {}
+        self._found: dict[tuple[str, int, int], tuple[int, int]] = {}
         self._of_calls: dict[tuple[str, Kind], Home | None] = {}
 
     def of(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Home | None:
@@ -124,35 +136,54 @@ class Homes:
     def route(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Route | None:
         """Which task gathers this shard's output; None = none, as far as is known yet."""
         sent: int | None = None
-        while (gather := gather_of(self.state, run, stage)) is not None:
+        for gather in gathers_of(self.state, run, stage, far):
             consumer = run.stages[gather.consumer]
-            reader = consumer_shard(gather, stage, consumer, shard)
+            shard = consumer_shard(gather, stage, consumer, shard)
             sent = gather.output_bytes if sent is None else min(gather.output_bytes, sent)
             if not gather.through:
-                return Route(gather.consumer, reader, sent, far)
-            if far <= 0:
-                return None
-            stage, shard, far = consumer, reader, far - 1
+                return Route(gather.consumer, shard, sent, far)
+            stage, far = consumer, far - 1
         return None
 
     def at(self, run: WorkflowRun, route: Route) -> Home | None:
         """Where a task gathers its inputs; None = nowhere, since there are no two nodes, or none is ready that could run it."""
-        home = self._found.get((run.id, route))
-        if home is not None:
-            return home
-        state, (number, reader, sent, far) = self.state, route
+        place = self._place(run, route)
+        return None if place is None else Home(place[0], route.sent, place[1])
+
+    def stay(self, run: WorkflowRun, stage: StageRun, cached: CachedBags) -> bool:
+        """Whether the gather nodes of a stage's bags are the same still, with as many bytes on their way there.
+
+        How its own outputs are gathered changes with its tasks and with what is learned of them: the caller has compared these.
+        """
+        gathers = cached.gathers
+        if gathers and gathers[0].through and gathers_of(self.state, run, stage) != gathers:
+            return False
+        for route, home in cached.homes.items():
+            if route is None:
+                if is_call(run):
+                    return False
+            elif self._place(run, route) != (None if home is None else (home.node, home.coming_bytes)):
+                return False
+        return True
+
+    def _place(self, run: WorkflowRun, route: Route) -> tuple[int, int] | None:
+        """The node of `at`, and the bytes that are on their way there."""
+        key = (run.id, route.consumer, route.reader)
+        place = self._found.get(key)
+        if place is not None:
+            return place
+        state, consumer = self.state, run.stages[route.consumer]
         if len(state.cluster.snapshot) < 2:
             return None
-        consumer, key = run.stages[number], (run.id, number, reader)
         node = state.data.homes.get(key)
         if node is None or not state.cluster.snapshot.ready[node]:
-            onward = self.of(run, consumer, reader, far - 1) if far > 0 else None
-            node = _choose(state, run, consumer, reader, onward)
+            onward = self.of(run, consumer, route.reader, route.far - 1) if route.far > 0 else None
+            node = _choose(state, run, consumer, route.reader, onward)
             if node is None:
                 return None
             state.data.homes[key] = node
-        home = self._found[run.id, route] = Home(node, sent, _coming(state, run, consumer, reader, node))
-        return home
+        place = self._found[key] = node, _coming(state, run, consumer, route.reader, node)
+        return place
 
 
 def is_call(run: WorkflowRun) -> bool:

@@ -121,7 +121,7 @@ def _waited_for(state: EngineState) -> set[int]:
     for inputs in state.work.inputs.values():
         found.update(inputs or ())
     for bags in state.work.bags.values():
-        found.update([dataset for each in bags.candidates for dataset in each.group.reads])
+        found.update([dataset for each in bags.candidates.values() for dataset in each.group.reads])
     for refused in state.round.refused.values():
         found.update(refused.reads)
     return found

@@ -180,8 +180,7 @@ def _read_so(
     statement.assign(stage, "spec", replace(stage.spec, container=container, inputs=inputs))
     if stage.number in run.placed_bytes:
         statement.put(run.placed_bytes, stage.number, run.placed_bytes[stage.number] + more_bytes)
-    statement.undo_with(state.work.inputs.clear)
-    state.work.inputs.pop((run.id, stage.number), None)
+    state.work.drop_inputs(statement, [(run.id, stage.number)])
 
 
 def _middle(snapshot: Snapshot, name: str) -> int:

@@ -44,8 +44,8 @@ def read_versions(
         catalogue.newest[uri] = catalogue.intern(name, size, True)
         if name in answer.in_place:
             catalogue.read_in_place(catalogue.newest[uri])
-    recorder.statement.undo_with(state.work.inputs.clear)
-    state.work.inputs.pop((run.id, stage.number), None)  # it may have been asked for before it was ready
+    pair = run.id, stage.number
+    state.work.drop_inputs(recorder.statement, [pair])  # they may have been asked for before they were ready
     for number in state.data.early[run.id].stages if run.id in state.data.early else ():
         state.data.arriving.pop((run.id, number), None)
     new = {uri: name for uri, name in answer.names.items() if uri not in run.versions}
@@ -97,8 +97,7 @@ def replace_version(recorder: Recorder, run: WorkflowRun, name: str) -> None:
             _give_up(recorder, run, uri)
         return
     recorder.statement.put(run.changed, uri, times)
-    recorder.statement.undo_with(recorder.state.work.inputs.clear)
-    recorder.state.work.inputs.clear()
+    recorder.state.work.drop_inputs(recorder.statement)
     recorder.advance(run).recheck_inputs(uri)
 
 

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from flowsched.engine.state.data import Gather, Route
 from flowsched.engine.state.foreign import ForeignKey
 from flowsched.executor.protocol import Roster
-from flowsched.scheduling.pod_group import PodGroup, Shape
+from flowsched.scheduling.pod_group import Home, PodGroup, Shape
+from flowsched.statement import Statement
 from flowsched.workflow.estimates import Estimates
+from flowsched.workflow.graph import reader_of
 from flowsched.workflow.learned_plan import LearnedPlan
 from flowsched.workflow.run.run import StageRun, WorkflowRun
-from flowsched.workflow.spec import EMPTY
+from flowsched.workflow.spec import EMPTY, Match
 
 #: Beyond this many different shapes all are forgotten (a bound on memory): equal ones may be several objects then.
 _MOST_SHAPES: Final = 4096
@@ -109,44 +111,89 @@ class Candidate(msgspec.Struct, frozen=True):
         return 0 if len(self.tasks) == 1 else role
 
 
-#: Tasks that are offered together, when the first of them became ready, and how often their memory has grown.
-Bag: TypeAlias = tuple[tuple[int, ...], int, int]
+class Division(NamedTuple):
+    """How the shards of a stage are divided among those of the stage that reads their outputs: one group has one gather node."""
+
+    consumer: int
+    match: Match
+    readers: int
+    width: int
+
+
+class OwnBags(msgspec.Struct):
+    """The bags of a stage whose bags differ in inputs or gather nodes.
+
+    Attributes:
+        division: By which shards that read the same are divided; None = each shard is a bag.
+        waiting: (3, T) the tasks that are offered, in order; when each became ready; how often its memory has grown.
+        numbers: (shard that reads its output, memory steps) -> the bag; (task, memory steps) where each shard is a bag.
+        sizes: Of each bag, the bytes that it does not share with the others.
+        common: The datasets that they share; None = none of them was offered yet.
+        mean_bytes, ranked_ms: The mean of `sizes`, and the expected runtime, by which they were ranked.
+        ranked_by: All by which they were ranked, besides their sizes.
+    """
+
+    division: Division | None
+    waiting: NDArray[np.int64] = msgspec.field(default_factory=lambda: np.empty((3, 0), dtype=np.int64))
+    numbers: dict[tuple[int, int], int] = msgspec.field(default_factory=dict)
+    sizes: dict[int, int] = msgspec.field(default_factory=dict)
+    common: frozenset[int] | None = None
+    mean_bytes: int = 0
+    ranked_ms: int | None = None
+    ranked_by: tuple[int, int | None, int] | None = None
+
+    def place(self, task: int, step: int) -> tuple[int, int]:
+        """The key of `numbers` for a task and its memory steps."""
+        if self.division is None:
+            return task, step
+        _, match, readers, width = self.division
+        return reader_of(match, task, readers, width) or 0, step
+
+    def first(self) -> int:
+        """The bag of the first task."""
+        task, _, step = self.waiting[:, 0].tolist()
+        return self.numbers[self.place(task, step)]
+
+    def drop(self, tasks: NDArray[np.int64]) -> None:
+        """Note that some tasks are not offered."""
+        self.waiting = self.waiting[:, ~np.isin(self.waiting[0], tasks)]
 
 
 class CachedBags(msgspec.Struct):
     """The bags of a stage as they were offered last.
 
     Attributes:
-        candidates: The bags.
-        shards: Of each bag, the first shard.
-        routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
-        gather: How they are gathered, by which the routes were found.
+        kind: Of the stage's tasks.
         basis: The facts from which all but their gather nodes and estimates was worked out (`backlog.collect`); None = one has
             changed.
         learned: The knowledge of their kind by which their amounts were estimated.
-        behind: In how many rounds it had grown since then.
+        candidates: The bags, by number.
+        routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
+        homes: Route -> the gather node that the bags have by it.
+        gathers: How they are gathered, by which the routes were found, and how what is made of them is gathered.
+        behind: In how many rounds the knowledge had grown since `learned`.
         moved: Tasks of the stage have changed since. Bags of others are as they were.
         outdated: Bags of which facts have changed that concern them alone.
-        bags: The tasks of each; only of stages whose bags differ in inputs or gather nodes.
-        own_bytes: Of each such bag, the bytes that it does not share with the others.
-        common: The datasets that they share; None = none of them was offered yet.
-        mean_bytes, ranked_ms: The mean of `own_bytes`, and the expected runtime, by which they were ranked.
+        own: Of a stage whose bags differ in inputs or gather nodes; None = they differ in memory alone.
     """
 
-    candidates: list[Candidate]
-    shards: list[int]
-    routes: list[Route | None]
-    gather: Gather | None
+    kind: tuple[str, str]
     basis: tuple[object, ...] | None
     learned: object = None
+    candidates: dict[int, Candidate] = msgspec.field(default_factory=dict)
+    routes: dict[int, Route | None] = msgspec.field(default_factory=dict)
+    homes: dict[Route | None, Home | None] = msgspec.field(default_factory=dict)
+    gathers: tuple[Gather, ...] = ()
     behind: int = 0
     moved: bool = False
     outdated: set[int] = msgspec.field(default_factory=set)
-    bags: list[Bag] = msgspec.field(default_factory=list)
-    own_bytes: list[int] = msgspec.field(default_factory=list)
-    common: frozenset[int] | None = None
-    mean_bytes: int = 0
-    ranked_ms: int | None = None
+    own: OwnBags | None = None
+
+    def forget(self, place: tuple[int, int]) -> None:
+        """Forget the bag of one of `own.numbers`, if it is there."""
+        number = None if self.own is None else self.own.numbers.pop(place, None)
+        if self.own is not None and number is not None:
+            del self.candidates[number], self.routes[number], self.own.sizes[number]
 
 
 class EngineRuns(msgspec.Struct):
@@ -235,6 +282,20 @@ class WorkState(msgspec.Struct):
                 cached = self.bags.get((group.workflow, group.stage))
                 if cached is not None:
                     cached.outdated.add(number)
+
+    def outdate_kind(self, kind: tuple[str, str]) -> None:
+        """Note that facts of all tasks of a kind have changed, besides their samples."""
+        for cached in self.bags.values():
+            if cached.kind == kind:
+                cached.basis = None
+
+    def drop_inputs(self, statement: Statement, stages: Iterable[tuple[str, int]] | None = None) -> None:
+        """Have the inputs of some stages, or of all, looked up again: they may read other datasets by now."""
+        statement.undo_with(self.inputs.clear)
+        for pair in list(self.inputs) if stages is None else stages:
+            self.inputs.pop(pair, None)
+            if pair in self.bags:
+                self.bags[pair].basis = None
 
     def forget(self, workflow: str) -> list[int]:
         """Drop the state of a workflow that has ended. Returns the numbers of its backlog items."""
