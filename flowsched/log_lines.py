@@ -1,6 +1,6 @@
 """Log lines of the service and of the node agent: to standard error, for people or as JSON.
 
-The first line that is written loads structlog, which loads rich's tracebacks: a short `flowsched run` writes none.
+In a `flowsched run` the first line that is written loads structlog, which loads rich's tracebacks: a short run writes none.
 """
 
 from __future__ import annotations
@@ -30,22 +30,25 @@ class _Log:
         self._name = name
 
     def __getattr__(self, method: str) -> Any:
+        if method.startswith("_"):  # as `copy` and `pickle` ask
+            raise AttributeError(method)
         for level, _, _ in _wanted:
             if method in LEVELS[: LEVELS.index(level)]:
                 return lambda _event, **_fields: None
         return getattr(_loaded().get_logger(self._name), method)
 
 
-def configure_logging(level: str, *, as_json: bool) -> None:
+def configure_logging(level: str, *, as_json: bool, lazily: bool = False) -> None:
     """Let log lines go to standard error.
 
     Args:
         level: The least that is written: one of `LEVELS`; another is `info`.
         as_json: One JSON object a line; else lines for people, in colours on a terminal.
+        lazily: Structlog is loaded with the first line.
     """
     _wanted[:] = [(level.lower() if level.lower() in LEVELS else "info", as_json, sys.stderr)]
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    if "structlog" in sys.modules:
+    if not lazily or "structlog" in sys.modules:
         _loaded()
 
 

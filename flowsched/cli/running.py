@@ -510,7 +510,7 @@ async def _embedded(settings: Settings, *, listens: bool) -> AsyncIterator[Clien
     from flowsched.cli.own_service import OwnService
     from flowsched.log_lines import configure_logging
 
-    configure_logging(settings.log_level, as_json=settings.log_json)
+    configure_logging(settings.log_level, as_json=settings.log_json, lazily=True)
     try:
         async with app.running(settings) if listens else app.alone(settings) as running:
             session = None if listens else OwnService(running.service)

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from flowsched.executor.datasets import uri_of
-from flowsched.scheduling.cycle_state import CycleState, Traits
+from flowsched.scheduling.cycle_state import CycleState, Family
 from flowsched.scheduling.kube_like import plan_kube_like
 from flowsched.scheduling.locality_delay import AvailableTimes, Wait, wait_for_data
 from flowsched.scheduling.placement.capacity import Mask
@@ -159,20 +159,12 @@ class _Cycle:
         Not so where they may take others' room.
         """
         state = self.state
-        if group.gang or state.snapshot.nominations:
+        if group.gang or state.snapshot.nominations or not self.preemption.is_idle(group.priority):
             return
-        traits, last = state.traits(group), self.reasons[-1] if self.reasons else None
-        known = state.known_refusal(group, traits)
+        known, last = state.known_refusal(group), self.reasons[-1] if self.reasons else None
         if known is None or last is None or (last.group, last.code) != (group.key, known.code):
             return  # it waits for something else
-        if not self.preemption.is_idle(group.priority):
-            return
-        for_all = known is state.full.get(traits)
-
-        def is_alike(other: PodGroup) -> bool:
-            return state.traits(other) == traits and (for_all or state.reservations.too_long(other))
-
-        self.reasons += [known.of(each.key) for each in self.fair_share.pass_by(user_queue, group, is_alike)]
+        self.reasons += self.fair_share.pass_by(user_queue, group, state.known_refusal)
 
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
@@ -386,40 +378,42 @@ class _Cycle:
 
     def wait_for_room(self, request: PlacementRequest) -> bool:
         """Refuse a group that found no room: others make way for it, or some is reserved for it if it is the first."""
-        state, group, traits = self.state, request.group, self.state.traits(request.group)
+        state, group, family = self.state, request.group, self.state.family(request.group)
         left = 0 if group.gang else group.roles[0].count - state.placed(group)
         if left and request.missing is not None:
             self.available_times().foresee(request, left, runtime_of(group, state.profile))
         request = request.in_zones(state.snapshot)
         if self.has_room(request, None, None):
-            reason = self.delayed(request, traits)
+            reason = self.delayed(request, family)
             start = self.reserve(request.at_least()) if reason.code is ReasonCode.RESERVED else None
             return self.refuse(reason if start is None else structs.replace(reason, start_ms=start))
         taken = self.preemption.attempt(request, left, state.reservations)
         if taken is not None:
             return self.refuse(taken)
-        reason = self.refusals.why(request, traits)
+        reason = self.refusals.why(request, family)
         start = self.reserve(request) if reason.code in _NOT_NOW else None
+        may_reserve = group.extra and not state.reservations.made  # those like it, not it
         # A pod that starts may let in one with affinity to it.
-        if start is None and request.affinity is None and not group.shut:
-            state.full[traits] = reason
+        if start is None and not may_reserve and request.affinity is None and not group.shut:
+            state.note_full(group, request.tables[0].allowed, reason)
         return self.refuse(structs.replace(reason, start_ms=start))
 
     def reserve(self, request: PlacementRequest) -> int | None:
         """Reserve a start for a group, if the cycle has a reservation left."""
         return None if request.group.extra else self.state.reservations.reserve(request)
 
-    def delayed(self, request: PlacementRequest, traits: Traits) -> Reason:
+    def delayed(self, request: PlacementRequest, family: Family) -> Reason:
         """Why a group waits although free cores would do for it: they are reserved, or its data are not there."""
         if self.state.reservations.made and self.has_room(request, request.local, None):
             reservation = self.state.reservations.made[0]
             text = f"it would fit, but would delay group {reservation.group}, which starts at {reservation.start_ms}"
             numbers = {"reserved_for": reservation.group, "reserved_start_ms": reservation.start_ms}
             reason = Reason(request.group.key, ReasonCode.RESERVED, text, numbers)
-            unruled = request.affinity is None  # a pod that starts may let in a group with affinity to it
+            # A pod that starts may let in a group with affinity to it.
+            unruled = request.affinity is None and not request.group.shut
             too_long = unruled and self.state.reservations.too_long(request.group)
             if too_long and not self.has_room(request, None, self.state.reservations.everywhere):
-                self.state.delayed[traits] = reason
+                self.state.delayed[family] = reason
             return reason
         self.closed = self.state.profile.backfill != "none"
         return Reason(request.group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)

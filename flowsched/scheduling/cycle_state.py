@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from flowsched.scheduling.allocation import GroupAllocation, reserve_rest
 from flowsched.scheduling.io_budget import Budgets, budgeted
 from flowsched.scheduling.locality_delay import AvailableTimes, half_a_node, work_ms
-from flowsched.scheduling.placement.capacity import Capacity
+from flowsched.scheduling.placement.capacity import Capacity, Mask
 from flowsched.scheduling.placement.choice import choice_of
 from flowsched.scheduling.placement.cost_table import Assignment, Pricer
 from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.placement.score_cache import ScoreCache
-from flowsched.scheduling.plan import Reason
+from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import in_order
@@ -27,10 +28,13 @@ from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.statement import Statement
 
-#: Profile, whether it is a gang, `min_resources`, and of each role its shape, as far as room depends on it, and its minimum.
-Traits = tuple[str, bool, tuple[int, ...] | None, tuple[tuple[object, int], ...]]
+#: Profile, `min_resources`, and of each role its shape without its requests, as far as room depends on it; its minimum, -1 in bags.
+Traits = tuple[str, tuple[int, ...] | None, tuple[tuple[object, int], ...]]
+#: Traits, and of each role (R,) what one pod asks for: groups that the same lack of room refuses.
+Family = tuple[Traits, tuple[tuple[int, ...], ...]]
+#: So many sizes of refused bags are compared with one that is looked at.
+_MOST_SIZES: Final = 8
 _ALL: Final = 1 << 62
-#: (1,) bytes missing of one pod that lacks nothing.
 
 
 class CycleState:
@@ -40,8 +44,9 @@ class CycleState:
         most, left: Pods that this cycle may place, and may still place.
         waiting: Groups by queue, in their order.
         allocations: Placements so far, by group key.
-        full, delayed: Why groups of some traits were refused. Room only shrinks in a cycle, so a refusal holds until its end:
-            `full` for all such groups, `delayed` for those that would outlast the reservation's start.
+        full, delayed: Why groups of some families were refused. Room only shrinks in a cycle, so a refusal holds until its end:
+            `full` for the whole family, `delayed` for those that would outlast the reservation's start.
+        larger: By traits, of bags that found no room, what a pod asked for, the most that one may, and the refusal of all between.
         available_times: How long nodes are busy; None until the cycle has asked for it.
     """
 
@@ -68,35 +73,62 @@ class CycleState:
         waiting = in_order(backlog, queues, profile, now, work, half)
         self.allocations: dict[int, GroupAllocation] = {}
         self.reservations = Reservations(snapshot, self.room, profile, now)
-        self.full: dict[Traits, Reason] = {}
-        self.delayed: dict[Traits, Reason] = {}
+        self.full: dict[Family, Reason] = {}
+        self.delayed: dict[Family, Reason] = {}
+        self.larger: dict[Traits, list[tuple[tuple[int, ...], tuple[int, ...], Reason]]] = {}
         self.available_times: AvailableTimes | None = None
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
 
-    def traits(self, group: PodGroup) -> Traits:
-        """The traits that this group shares with all groups that the same lack of room refuses."""
+    def family(self, group: PodGroup) -> Family:
+        """The traits and the requests that a group shares with all groups that the same lack of room refuses."""
         profile = self.profile.of(group.queue)
         roles: list[tuple[object, int]] = []
         for role in group.roles:
-            what, least = role.shape, role.minimum if group.gang else 1
+            what, least = role.shape, role.minimum if group.gang else -1
             if profile.filters:  # they may look at all of it
                 roles.append((what, least))
                 continue
             # Room and the built-in filters know neither how much its pods read and write, nor their image.
-            nodes, rack = (what.selector, what.tolerations, what.rules), (what.rack, what.one_per_node)
-            roles.append(((what.requests, nodes, rack, what.unknown), least))
-        return profile.name, group.gang, group.min_resources, tuple(roles)
+            nodes = what.selector, what.tolerations, what.rules, what.rack, what.one_per_node, what.unknown
+            roles.append(((nodes, what.direct if self.budgets.limits else ()), least))
+        asked = tuple([role.shape.requests for role in group.roles])
+        return (profile.name, group.min_resources, tuple(roles)), asked
 
-    def known_refusal(self, group: PodGroup, traits: Traits | None = None) -> Reason | None:
-        """Why a group like this one (of these traits) was refused before."""
+    def known_refusal(self, group: PodGroup) -> Reason | None:
+        """Why a group like this one was refused before, or a bag whose pods ask for less of everything."""
         if not self.full and not self.delayed:
             return None
-        traits = traits or self.traits(group)
-        return self.full.get(traits) or (
-            self.delayed.get(traits) if self.reservations.too_long(group) else None
-        )
+        family = self.family(group)
+        known = self.full.get(family)
+        if known is None and not group.shut and self.reservations.too_long(group):
+            known = self.delayed.get(family)
+        if known is not None or group.gang:
+            return known
+        asked = family[1][0]
+        for least, most, reason in self.larger.get(family[0], ()):
+            if all(low <= want <= high for low, want, high in zip(least, asked, most, strict=True)):
+                return reason
+        return None
+
+    def note_full(self, group: PodGroup, allowed: Mask, reason: Reason) -> None:
+        """Note why a group finds no room. `allowed`: (N,) where a bag's pods may run.
+
+        Bags whose pods ask for more find none either, unless no node is as large as that: those are told so.
+        """
+        family = self.family(group)
+        self.full[family] = reason
+        bag = not group.gang and group.min_resources is None
+        if not bag or reason.code is not ReasonCode.INSUFFICIENT or self.snapshot.zones:
+            return
+        sizes = self.larger.setdefault(family[0], [])
+        if len(sizes) < _MOST_SIZES:
+            nodes = self.snapshot.allocatable[allowed]
+            most = nodes.max(axis=0)
+            if (nodes == most).all(axis=1).any():
+                text = f"a task that asks for no more finds no room: {reason.message}"
+                sizes.append((family[1][0], tuple(most.tolist()), structs.replace(reason, message=text)))
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""

@@ -11,7 +11,7 @@ from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.placement.cost_table import bundle_on
 from flowsched.scheduling.plan import Plan, ReasonCode
 from flowsched.scheduling.pod_group import Home, PodGroup, Shape
-from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.policy.framework import PROFILES, Profile, Storage
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.reservations import expected_ends
 from flowsched.scheduling.state.claims import Claim, ClaimKind
@@ -730,6 +730,75 @@ def test_long_pods_that_would_delay_a_reserved_start_are_refused_alike() -> None
     assert nodes(plan) == {42: [[0]]}
     assert {each.code for each in plan.reasons if each.group > 1} == {ReasonCode.RESERVED}
     assert plan.looked_at == 3
+
+
+def test_pods_that_ask_for_more_than_one_without_room_are_refused_with_it() -> None:
+    """A core of four is free. Sixty pods of two cores and more ask for ever more memory: one gets a reserved start, and few a look.
+    A pod of one core behind them starts, and one that no node could take is told so.
+    """
+    snapshot = cluster(4)
+    run(snapshot, "runs", 0, 3, until_ms=NOW + 60 * SECOND)
+    large = [bag(key, what=shape(2 + key % 2, 1 + key // 20)) for key in range(1, 61)]
+    too_large = bag(61, what=shape(64))
+    plan = decide(snapshot, *large, too_large, bag(62, runtime_ms=SECOND))
+    assert nodes(plan) == {62: [[0]]}
+    assert {each.code for each in plan.reasons if each.group < 61} == {ReasonCode.INSUFFICIENT}
+    assert codes(plan)[61] == "LargerThanNode"
+    assert plan.looked_at <= 6
+    like = next(each for each in plan.reasons if each.group == 60)
+    assert like.message.startswith(
+        "a task that asks for no more finds no room: no node has room; task needs "
+    )
+
+
+def test_pods_that_ask_for_more_of_other_nodes_are_looked_at() -> None:
+    """A pod of two cores finds no room on the nodes with its label; larger ones without it start elsewhere."""
+    snapshot = Snapshot()
+    snapshot.put_node(node("small", 2, labels={"size": "small"}))
+    snapshot.put_node(node("large", 8, 64))
+    run(snapshot, "runs", 0, 2)
+    labelled = [bag(key, what=shape(1, selector=(("size", "small"),))) for key in (1, 2)]
+    plan = decide(snapshot, *labelled, bag(3, what=shape(2, 2)), bag(4, what=shape(3, 3)))
+    assert nodes(plan) == {3: [[1]], 4: [[1]]}
+
+
+def test_a_pod_that_gets_no_reserved_start_does_not_take_it_from_those_like_it() -> None:
+    """A pod that joins a gang finds no room. The start of the next one, which reads other bytes, is reserved: a long one waits."""
+    snapshot = cluster(4)
+    run(snapshot, "runs", 0, 2, until_ms=NOW + 60 * SECOND)
+    joins, plain = (
+        bag(1, what=shape(4), priority=2, extra=True),
+        bag(2, what=shape(4, io_bytes=1), priority=1),
+    )
+    plan = decide(snapshot, joins, plain, bag(3, runtime_ms=900 * SECOND))
+    assert nodes(plan) == {}
+    assert [each.group for each in plan.reservations] == [2]
+
+
+def test_a_pod_kept_from_a_node_delays_none_that_may_go_there() -> None:
+    """Behind a reserved start a long pod may only go to the node that is reserved. One like it goes to the other node."""
+    snapshot = cluster(4, 2)
+    run(snapshot, "runs", 0, 2, until_ms=NOW + 60 * SECOND)
+    first = bag(1, what=shape(4), priority=3, runtime_ms=SECOND)
+    shut = bag(2, priority=2, runtime_ms=900 * SECOND, shut=(1,))
+    plan = decide(snapshot, first, shut, bag(3, runtime_ms=900 * SECOND))
+    assert nodes(plan) == {3: [[1]]}
+
+
+def test_an_old_pod_without_its_share_of_a_storage_keeps_what_is_left_though_one_like_it_finds_no_room() -> (
+    None
+):
+    """The old pod waits for the storage, and for room. A small one that reads of the storage waits behind it."""
+    profile = replace(OURS, storages=(Storage("st", read_rate=1_000_000_000),))
+    snapshot = cluster(4, 4)
+    run(snapshot, "reads", 0, 2, until_ms=NOW + 100 * SECOND, direct=(("st/read", 800_000_000),))
+    run(snapshot, "runs", 1, 2, until_ms=NOW + 100 * SECOND)
+    first, like = bag(1, what=shape(4), priority=4, runtime_ms=SECOND), bag(2, what=shape(3), priority=3)
+    old = bag(3, what=shape(3, direct=(("st/read", 500_000_000),)), priority=2, ready_ms=NOW - 4_000 * SECOND)
+    small = bag(4, what=shape(1, direct=(("st/read", 100_000_000),)), runtime_ms=SECOND)
+    plan = decide(snapshot, first, like, old, small, profile=profile)
+    assert nodes(plan) == {}
+    assert codes(plan)[3] == codes(plan)[4] == "StorageBudget"
 
 
 def test_no_pod_passes_the_head_of_a_fifo_queue_behind_one_that_may_wait() -> None:

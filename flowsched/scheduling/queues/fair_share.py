@@ -468,25 +468,30 @@ class FairShareOrder:
             self.leave(user_queue)
 
     def pass_by(
-        self, user_queue: UserQueue, like: PodGroup, is_alike: Callable[[PodGroup], bool]
-    ) -> Sequence[PodGroup]:
-        """Pass by the groups at the head of the user queue that are like one that was refused. Returns them."""
+        self, user_queue: UserQueue, like: PodGroup, refusal: Callable[[PodGroup], Reason | None]
+    ) -> Sequence[Reason]:
+        """Pass by the bags at the head of the user queue, behind one that was refused, whose refusals are known. Returns these."""
+        reasons: list[Reason] = []
         if user_queue.strict or user_queue.node.user_queue is None:
-            return []  # each group may be the one that the others wait behind; or it has left
-        groups, first, at = user_queue.groups, user_queue.at, user_queue.at
+            return reasons  # each group may be the one that the others wait behind; or it has left
+        groups, at = user_queue.groups, user_queue.at
         while at < len(groups):
             group = groups[at]
-            if group.priority != like.priority or group.queue != like.queue or not is_alike(group):
+            if group.gang or group.priority != like.priority or group.queue != like.queue:
                 break
+            known = refusal(group)
+            if known is None:
+                break
+            reasons.append(known.of(group.key))
             at += 1
-        if at == first:
-            return []
+        if not reasons:
+            return reasons
         user_queue.at = at
         if at < len(groups):
             self._refresh(user_queue.node)
         else:
             self.leave(user_queue)
-        return groups[first:at]
+        return reasons
 
     def leave(self, user_queue: UserQueue) -> None:
         """The user queue asks for nothing more in this cycle. Its remaining groups stay in `user_queue.left`."""
