@@ -793,7 +793,7 @@ def test_an_old_pod_without_its_share_of_a_storage_keeps_what_is_left_though_one
     snapshot = cluster(4, 4)
     run(snapshot, "reads", 0, 2, until_ms=NOW + 100 * SECOND, direct=(("st/read", 800_000_000),))
     run(snapshot, "runs", 1, 2, until_ms=NOW + 100 * SECOND)
-    first, like = bag(1, what=shape(4), priority=4, runtime_ms=SECOND), bag(2, what=shape(3), priority=3)
+    first, like = bag(1, what=shape(4), priority=99, runtime_ms=SECOND), bag(2, what=shape(3), priority=98)
     old = bag(3, what=shape(3, direct=(("st/read", 500_000_000),)), priority=2, ready_ms=NOW - 4_000 * SECOND)
     small = bag(4, what=shape(1, direct=(("st/read", 100_000_000),)), runtime_ms=SECOND)
     plan = decide(snapshot, first, like, old, small, profile=profile)
