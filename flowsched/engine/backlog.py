@@ -124,7 +124,7 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
             if cached is None or not (timeless and _is_kept(alike, cached, basis, division)):
                 cached = CachedBags(kind, basis, own=OwnBags(division))
             _make_anew(backlog, alike, cached, queued[: state.policy.profile.window], now)
-            cached.moved = not all_of_it
+            cached.moved |= not all_of_it
         else:
             added = [_add(backlog, alike, key, tasks, now) for key, tasks in _bags(run, stage, queued)]
             candidates = {each.group.key: each for each in added if each is not None}
@@ -152,27 +152,32 @@ def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indi
     state, run, stage, own = alike.state, alike.run, alike.stage, cached.own
     assert own is not None
     learned = learned_of(state, cached.kind)
+    if cached.seen != learned:
+        cached.seen, cached.behind = learned, cached.behind + 1
     estimated = cached.learned != learned
-    if estimated and not is_new(state, run, stage, cached.behind + 1):
-        estimated, cached.behind = False, cached.behind + 1
-    else:
+    estimated &= not cached.candidates or is_new(state, run, stage, cached.behind)
+    if estimated:
         cached.learned, cached.behind = learned, 0
     outdated = list(cached.candidates) if estimated else cached.outdated & cached.candidates.keys()
+    dropped: list[int] = []
     for number in outdated:
         before = cached.candidates[number]
         runtime_ms, high_ms, demands = alike.expected(before.group.reads)
-        if demands != before.demands:
-            own.drop(before.tasks[0])  # its shape changes
+        if demands != before.demands:  # its shape changes
+            dropped += before.tasks[0].tolist()
             cached.forget(own.place(int(before.tasks[0][0]), state.work.groups[number].memory_steps))  # type: ignore[union-attr]
         else:
             cached.candidates[number] = _as_known(state, before, runtime_ms, high_ms)
-    cached.outdated = set()
+    cached.outdated, cached.moved = set(), False
+    if dropped:
+        own.drop(dropped)
     new = []
     for place, tasks in _changed(cached, own, stage, queued):
         key = GroupKey(run.id, stage.number, int(tasks[0]), place[1])
         candidate = _add(backlog, alike, key, (tasks,), now)
         if candidate is None:
-            own.drop(tasks)  # it is looked at again
+            own.drop(tasks.tolist())
+            cached.moved = True  # it is looked at again
             continue
         number = own.numbers[place] = candidate.group.key
         cached.candidates[number], cached.routes[number] = candidate, None
@@ -274,6 +279,7 @@ def _basis(state: EngineState) -> tuple[object, ...]:
         state.cluster.snapshot.generation,
         policy.profile,
         policy.mounted,
+        bool(state.cluster.drains),
     )
 
 
@@ -281,8 +287,7 @@ def _is_fresh(state: EngineState, cached: CachedBags, basis: tuple[object, ...])
     """Whether nothing of a stage's bags has changed but gather nodes: of a thousand stages that wait, few change at a time."""
     if cached.moved or cached.outdated or not cached.candidates or cached.basis != basis:
         return False
-    learned = learned_of(state, cached.kind)
-    return cached.learned is learned or cached.learned == learned
+    return learned_of(state, cached.kind) in (cached.learned, cached.seen)
 
 
 def _refresh(
@@ -299,6 +304,8 @@ def _refresh(
     anew = not timeless or cached.basis != basis
     if cached.moved or not cached.candidates or (cached.own is not None and not anew):
         return False
+    if cached.own is None and divided(state, run, stage) is not None:
+        return False  # it is known by now which of its outputs go to one node
     candidates = _refreshed(state, cached, moment, evictable)
     if candidates is None:
         return False
@@ -360,16 +367,18 @@ def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, cached: CachedB
     """Give cached bags their gather nodes. Other stages send data there: nothing of this stage has to change for that."""
     candidates, routes, had = cached.candidates, cached.routes, cached.homes
     state, locality = homes.state, homes.state.policy.profile.locality
-    new = [number for number, route in routes.items() if route is None]
+    new = list(routes)
     if is_call(run):
         cached.homes = {None: homes.of_call(run) if locality else None}
     else:
         gathers = gathers_of(state, run, stage) if locality else ()
         if gathers != cached.gathers:  # more is known of what it writes
-            new, had, cached.gathers = list(routes), {}, gathers
+            had, cached.gathers = {}, gathers
         elif not gathers:
             cached.homes = {}  # a stage is known to be gathered before any of its groups has a gather node
             return
+        else:
+            new = [number for number, route in routes.items() if route is None]
         known = {route: route for route in had}  # mostly all shards of a stage have one route
         for number in new:
             shard = int(candidates[number].tasks[0][0]) // stage.members

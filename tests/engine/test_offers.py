@@ -14,12 +14,13 @@ from flowsched.engine import admission, backlog
 from flowsched.engine.backlog import Backlog, collect
 from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.data.gather_nodes import gathered_bytes
-from flowsched.engine.events import NodeDrained
+from flowsched.engine.events import LookedUp, NodeDrained, ProfileChanged
 from flowsched.engine.predictor import written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import DrainOrder
 from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
+from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
 from tests.engine.documents import clean, documents
 from tests.engine.scene import Scene, calls_of, node
@@ -52,6 +53,7 @@ def collected(state: EngineState, now: int, evictable: Evictable | None = None) 
     """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
     for offered in state.work.bags.values():
         offered.behind = 1 << 20  # estimates and ranks may be older than what was learned since
+        offered.seen = offered.learned
     backlog = collect(state, now, evictable)
     kept = dict(state.work.bags)
     state.work.bags.clear()
@@ -201,7 +203,7 @@ def test_a_stage_that_waits_as_one_bag_is_divided_when_its_gather_becomes_known(
     links = {"nic_in_rate": 1_000_000_000, "disk_rate": 100 << 20}
     scene = Scene(node("n0", **links), node("n1", **links))
     write = {
-        "name": "a", "command": ["x"], "scatter": {"count": 4}, "resources": {"cpu": 4}, "io": {"write": 1_000_000_000},
+        "name": "a", "command": ["x"], "scatter": {"count": 4}, "resources": {"cpu": 4},
         "estimate": {"runtime": "60s"}, "outputs": [{"name": "o", "path": "o"}],
     }  # fmt: skip
     read = {
@@ -230,6 +232,87 @@ def index_pair(write: dict[str, Any], read: dict[str, Any]) -> tuple[dict[str, A
         {"name": "a", **both, "outputs": [{"name": "o", "path": "o"}], **write},
         {"name": "b", **both, "inputs": inputs, **read},
     )
+
+
+def test_a_look_up_for_one_shard_leaves_the_bags_of_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty tasks write one after the other, each has a reader, and a look-up answers for each reader when it is ready: so many
+    readers wait, and the inputs of one or two of them are looked up in a round, not of all.
+    """
+    scene = Scene(node("n0", cpu=1))
+    scene.state.policy.memoizing = True
+    writers, readers = index_pair(
+        {"scatter": {"count": 20}}, {"scatter": {"count": 20}, "resources": {"cpu": 4}}
+    )
+    readers["inputs"].append({"name": "r", "uri": "file:///ref"})
+    scene.submit("w", writers, readers)
+    looked: list[object] = []
+    counted = backlog.dataset_ids
+
+    def look(*given: Any, **more: Any) -> Any:
+        looked.append(given)
+        return counted(*given, **more)
+
+    monkeypatch.setattr(backlog, "dataset_ids", look)
+    most = 0
+    for shard in range(20):
+        (pod,) = scene.launched
+        scene.start(pod)
+        scene.end(pod)
+        pods = [scene.pods[name] for name in scene.launched]
+        looked.clear()
+        answer = {"found": (), "others": (shard,), "names": {"file:///ref": "file:///ref"}, "sizes": {}}
+        scene.tell(LookedUp("w", 1, **answer, in_place=frozenset(), looks=scene.runs["w"].looks))
+        scene.last.launches[:] = [*scene.last.launches, *pods]
+        most = max(most, len(looked))
+    assert len(collect(scene.state, scene.now).candidates) == 20
+    assert most <= 2
+
+
+def test_a_change_of_the_profile_changes_what_waiting_tasks_read_over_the_network() -> None:
+    """Links are faster than disks: readers copy nothing, until the profile forbids it."""
+    links = {"nic_in_rate": 10 << 30, "nic_out_rate": 10 << 30, "disk_rate": 100 << 20}
+    scene = Scene(node("n0", **links), node("n1", **links))
+    scene.state.policy.remote_reads = True
+    scene.submit(
+        "w", *index_pair({"scatter": {"count": 8}}, {"scatter": {"count": 8}, "resources": {"cpu": 4}})
+    )
+    scene.start(*scene.launched)
+    scene.end(*scene.pods)
+    before = [each.group.remote for each in collect(scene.state, scene.now).candidates.values()]
+    scene.tell(ProfileChanged(replace(scene.state.policy.profile, remote_reads=False)))
+    after = [each.group.remote for each in collect(scene.state, scene.now).candidates.values()]
+    assert len(before) == len(after) > 0
+    assert all(before)
+    assert not any(after)
+
+
+def test_one_end_after_many_does_not_have_all_that_wait_estimated_anew() -> None:
+    """Of 32 samples one more is not an eighth, in however many rounds it is seen; four more are."""
+    scene = Scene(node("n0", cpu=4))
+    outside = [{"name": "i", "uri": "http://o/{index}", "size": 1_000}]
+    stage = {
+        "name": "b",
+        "command": ["x"],
+        "scatter": {"count": 60},
+        "resources": {"cpu": 4},
+        "inputs": outside,
+    }
+    scene.submit("w", stage)
+    learn, known_of = scene.state.work.estimates.learn, scene.state.work.estimates.known_of
+    for _ in range(32):
+        learn("w", "b", 10_000)
+    collect(scene.state, scene.now)
+    cached = scene.state.work.bags["w", 0]
+    cached.learned = cached.seen = known_of("w", "b")
+    cached.behind, before = 0, dict(cached.candidates)
+    learn("w", "b", 20_000)
+    for _ in range(5):
+        collect(scene.state, scene.now)
+    assert all(cached.candidates[number] is each for number, each in before.items())
+    for more in range(3):
+        learn("w", "b", 20_000 + more)
+        collect(scene.state, scene.now)
+    assert cached.learned == known_of("w", "b")
 
 
 def test_shards_are_ranked_by_what_they_do_not_share_with_those_that_come_later() -> None:

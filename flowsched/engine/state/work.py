@@ -154,7 +154,7 @@ class OwnBags(msgspec.Struct):
         task, _, step = self.waiting[:, 0].tolist()
         return self.numbers[self.place(task, step)]
 
-    def drop(self, tasks: NDArray[np.int64]) -> None:
+    def drop(self, tasks: list[int]) -> None:
         """Note that some tasks are not offered."""
         self.waiting = self.waiting[:, ~np.isin(self.waiting[0], tasks)]
 
@@ -171,7 +171,8 @@ class CachedBags(msgspec.Struct):
         routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
         homes: Route -> the gather node that the bags have by it.
         gathers: How they are gathered, by which the routes were found, and how what is made of them is gathered.
-        behind: In how many rounds the knowledge had grown since `learned`.
+        seen: That knowledge in the last round.
+        behind: In how many rounds it had grown since `learned`.
         moved: Tasks of the stage have changed since. Bags of others are as they were.
         outdated: Bags of which facts have changed that concern them alone.
         own: Of a stage whose bags differ in inputs or gather nodes; None = they differ in memory alone.
@@ -184,6 +185,7 @@ class CachedBags(msgspec.Struct):
     routes: dict[int, Route | None] = msgspec.field(default_factory=dict)
     homes: dict[Route | None, Home | None] = msgspec.field(default_factory=dict)
     gathers: tuple[Gather, ...] = ()
+    seen: object = None
     behind: int = 0
     moved: bool = False
     outdated: set[int] = msgspec.field(default_factory=set)
@@ -293,8 +295,7 @@ class WorkState(msgspec.Struct):
         """Have the inputs of some stages, or of all, looked up again: they may read other datasets by now."""
         statement.undo_with(self.inputs.clear)
         for pair in list(self.inputs) if stages is None else stages:
-            self.inputs.pop(pair, None)
-            if pair in self.bags:
+            if self.inputs.pop(pair, None) is not None and pair in self.bags:
                 self.bags[pair].basis = None
 
     def forget(self, workflow: str) -> list[int]:
