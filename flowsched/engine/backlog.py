@@ -256,10 +256,10 @@ def _rank_by_size(
 def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:
     """Stages with QUEUED tasks, of workflows that may start some now, in the order in which the workflows came."""
     ready, runs, paused = state.work.ready, state.work.runs, state.policy.queues.paused
-    if state.offering is None or state.offering[0] != ready:
+    if state.work.offering is None or state.work.offering[0] != ready:
         found = [(runs[workflow], number) for workflow, number in ready]
-        state.offering = ready.copy(), sorted(found, key=lambda each: (each[0].seq, each[1]))
-    offering = state.offering[1]
+        state.work.offering = ready.copy(), sorted(found, key=lambda each: (each[0].seq, each[1]))
+    offering = state.work.offering[1]
     open_queues = {queue for queue in {run.spec.queue for run, _ in offering} if not paused(queue)}
     return [
         (run, number)

@@ -28,8 +28,6 @@ class EngineState(msgspec.Struct):
         caches: The readers of datasets, while some cache has a limit.
         foreign: Pods that flowsched places but did not create.
         round: Answers of the last scheduling round, and when the next is due.
-        offering: The stages with QUEUED tasks (`work.ready`) of the last round, and the same in the order of their workflows;
-            None = not known.
     """
 
     cluster: ClusterState = msgspec.field(default_factory=ClusterState)
@@ -39,7 +37,6 @@ class EngineState(msgspec.Struct):
     caches: CacheState = msgspec.field(default_factory=CacheState)
     foreign: ForeignState = msgspec.field(default_factory=ForeignState)
     round: RoundState = msgspec.field(default_factory=RoundState)
-    offering: tuple[set[tuple[str, int]], list[tuple[WorkflowRun, int]]] | None = None
 
     def note_change(self, run: WorkflowRun, stage: StageRun, *, anew: bool = False) -> None:
         """Tasks of a stage have changed: results that were worked out from them before are dropped.
@@ -64,7 +61,7 @@ class EngineState(msgspec.Struct):
     def note_undone(self) -> None:
         """A step was undone: so are its derived values."""
         self.work.bags.clear()
-        self.offering = None
+        self.work.offering = None
         self.data.gathered.clear()
         self.data.coming.clear()
         self.data.coming_from.clear()
@@ -77,7 +74,7 @@ class EngineState(msgspec.Struct):
         """Drop the state of a workflow that has ended. The cost depends on its size alone, not on other workflows."""
         run = self.work.runs.get(workflow)
         self.data.forget(workflow, () if run is None else run.stages)
-        self.offering = None
+        self.work.offering = None
         numbers = self.work.forget(workflow)
         self.round.forget(numbers)
         for number in numbers:

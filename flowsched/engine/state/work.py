@@ -217,6 +217,7 @@ class WorkState(msgspec.Struct):
     Attributes:
         runs: Workflows that are not terminal, by id, in the order of submission.
         ready: (workflow, stage) with at least one QUEUED task.
+        offering: `ready` of the last round, and the same in the order of their workflows; None = not known.
         impatient: Of `ready`, the stages that may give up waiting (gangs, policies).
         pods: Every pod that holds room, by name.
         waiting_pods: Pod -> why it does not start: (reason, message).
@@ -239,6 +240,7 @@ class WorkState(msgspec.Struct):
 
     runs: dict[str, WorkflowRun] = msgspec.field(default_factory=dict)
     ready: set[tuple[str, int]] = msgspec.field(default_factory=set)
+    offering: tuple[set[tuple[str, int]], list[tuple[WorkflowRun, int]]] | None = None
     impatient: set[tuple[str, int]] = msgspec.field(default_factory=set)
     pods: dict[str, PodRef] = msgspec.field(default_factory=dict)
     waiting_pods: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)
