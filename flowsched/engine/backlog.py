@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -152,12 +153,12 @@ def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indi
     state, run, stage, own = alike.state, alike.run, alike.stage, cached.own
     assert own is not None
     learned = learned_of(state, cached.kind)
-    if cached.seen != learned:
-        cached.seen, cached.behind = learned, cached.behind + 1
+    if cached.behind[1] != learned:
+        cached.behind = cached.behind[0] + 1, learned
     estimated = cached.learned != learned
-    estimated &= not cached.candidates or is_new(state, run, stage, cached.behind)
+    estimated &= not cached.candidates or is_new(state, run, stage, cached.behind[0])
     if estimated:
-        cached.learned, cached.behind = learned, 0
+        cached.learned, cached.behind = learned, (0, learned)
     outdated = list(cached.candidates) if estimated else cached.outdated & cached.candidates.keys()
     dropped: list[int] = []
     for number in outdated:
@@ -255,17 +256,15 @@ def _rank_by_size(
 
 def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:
     """Stages with QUEUED tasks, of workflows that may start some now, in the order in which the workflows came."""
-    ready, runs, paused = state.work.ready, state.work.runs, state.policy.queues.paused
-    if state.work.offering is None or state.work.offering[0] != ready:
-        found = [(runs[workflow], number) for workflow, number in ready]
-        state.work.offering = ready.copy(), sorted(found, key=lambda each: (each[0].seq, each[1]))
-    offering = state.work.offering[1]
-    open_queues = {queue for queue in {run.spec.queue for run, _ in offering} if not paused(queue)}
-    return [
-        (run, number)
-        for run, number in offering
+    runs, paused = state.work.runs, state.policy.queues.paused
+    waiting = [(runs[workflow], number) for workflow, number in state.work.ready]
+    open_queues = {queue for queue in {run.spec.queue for run, _ in waiting} if not paused(queue)}
+    found = [
+        (run.seq, number, run)
+        for run, number in waiting
         if run.spec.queue in open_queues and not (run.paused or run.cancel_requested)
     ]
+    return [(run, number) for _, number, run in sorted(found, key=itemgetter(0, 1))]
 
 
 def _basis(state: EngineState) -> tuple[object, ...]:
@@ -287,7 +286,7 @@ def _is_fresh(state: EngineState, cached: CachedBags, basis: tuple[object, ...])
     """Whether nothing of a stage's bags has changed but gather nodes: of a thousand stages that wait, few change at a time."""
     if cached.moved or cached.outdated or not cached.candidates or cached.basis != basis:
         return False
-    return learned_of(state, cached.kind) in (cached.learned, cached.seen)
+    return learned_of(state, cached.kind) in (cached.learned, cached.behind[1])
 
 
 def _refresh(

@@ -52,8 +52,10 @@ def described(backlog: Backlog) -> list[tuple[Any, ...]]:
 def collected(state: EngineState, now: int, evictable: Evictable | None = None) -> Backlog:
     """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
     for offered in state.work.bags.values():
-        offered.behind = 1 << 20  # estimates and ranks may be older than what was learned since
-        offered.seen = offered.learned
+        offered.behind = (
+            1 << 20,
+            offered.learned,
+        )  # estimates and ranks may be older than what was learned since
     backlog = collect(state, now, evictable)
     kept = dict(state.work.bags)
     state.work.bags.clear()
@@ -303,8 +305,8 @@ def test_one_end_after_many_does_not_have_all_that_wait_estimated_anew() -> None
         learn("w", "b", 10_000)
     collect(scene.state, scene.now)
     cached = scene.state.work.bags["w", 0]
-    cached.learned = cached.seen = known_of("w", "b")
-    cached.behind, before = 0, dict(cached.candidates)
+    cached.learned = known_of("w", "b")
+    cached.behind, before = (0, cached.learned), dict(cached.candidates)
     learn("w", "b", 20_000)
     for _ in range(5):
         collect(scene.state, scene.now)

@@ -61,7 +61,6 @@ class EngineState(msgspec.Struct):
     def note_undone(self) -> None:
         """A step was undone: so are its derived values."""
         self.work.bags.clear()
-        self.work.offering = None
         self.data.gathered.clear()
         self.data.coming.clear()
         self.data.coming_from.clear()
@@ -74,7 +73,6 @@ class EngineState(msgspec.Struct):
         """Drop the state of a workflow that has ended. The cost depends on its size alone, not on other workflows."""
         run = self.work.runs.get(workflow)
         self.data.forget(workflow, () if run is None else run.stages)
-        self.work.offering = None
         numbers = self.work.forget(workflow)
         self.round.forget(numbers)
         for number in numbers:

@@ -171,8 +171,7 @@ class CachedBags(msgspec.Struct):
         routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
         homes: Route -> the gather node that the bags have by it.
         gathers: How they are gathered, by which the routes were found, and how what is made of them is gathered.
-        seen: That knowledge in the last round.
-        behind: In how many rounds it had grown since `learned`.
+        behind: How often the knowledge has grown since `learned`, and what it is now.
         moved: Tasks of the stage have changed since. Bags of others are as they were.
         outdated: Bags of which facts have changed that concern them alone.
         own: Of a stage whose bags differ in inputs or gather nodes; None = they differ in memory alone.
@@ -185,8 +184,7 @@ class CachedBags(msgspec.Struct):
     routes: dict[int, Route | None] = msgspec.field(default_factory=dict)
     homes: dict[Route | None, Home | None] = msgspec.field(default_factory=dict)
     gathers: tuple[Gather, ...] = ()
-    seen: object = None
-    behind: int = 0
+    behind: tuple[int, object] = (0, None)
     moved: bool = False
     outdated: set[int] = msgspec.field(default_factory=set)
     own: OwnBags | None = None
@@ -217,7 +215,6 @@ class WorkState(msgspec.Struct):
     Attributes:
         runs: Workflows that are not terminal, by id, in the order of submission.
         ready: (workflow, stage) with at least one QUEUED task.
-        offering: `ready` of the last round, and the same in the order of their workflows; None = not known.
         impatient: Of `ready`, the stages that may give up waiting (gangs, policies).
         pods: Every pod that holds room, by name.
         waiting_pods: Pod -> why it does not start: (reason, message).
@@ -240,7 +237,6 @@ class WorkState(msgspec.Struct):
 
     runs: dict[str, WorkflowRun] = msgspec.field(default_factory=dict)
     ready: set[tuple[str, int]] = msgspec.field(default_factory=set)
-    offering: tuple[set[tuple[str, int]], list[tuple[WorkflowRun, int]]] | None = None
     impatient: set[tuple[str, int]] = msgspec.field(default_factory=set)
     pods: dict[str, PodRef] = msgspec.field(default_factory=dict)
     waiting_pods: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)

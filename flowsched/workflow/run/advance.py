@@ -33,13 +33,12 @@ from flowsched.workflow.run.moves import (
 from flowsched.workflow.run.outcomes import CANCELLED, TO_JOIN, Outcomes, policy_action, task_name
 from flowsched.workflow.run.progress import Progress
 from flowsched.workflow.run.run import CACHED, Output, StageRun, WorkflowRun
-from flowsched.workflow.run.states import TERMINAL, RunState, TaskState
+from flowsched.workflow.run.states import RunState, TaskState
 from flowsched.workflow.spec import Action, On, When
 
 _S = TaskState
 _E = TaskEvent
 _HOLDING = mask_of(_S.BINDING, _S.RUNNING, _S.RELEASING)
-_ENDED: Final = sorted(TERMINAL)
 
 #: How long a gang may go on with fewer than its minimum while a member looks for room again (FAULTS.md P4).
 T_GANG_MS: Final = 60_000
@@ -383,16 +382,14 @@ class Advance:
         if self.run.cancel_requested or self.run.reason:
             return  # it is being cancelled or aborted: no task will read it
         tasks = stage.indices_of(shard)
-        states = stage.task_state[tasks]
-        again = tasks[states == _S.SUCCEEDED]
-        ended_for_good = not stage.shard_done[shard] and bool(np.isin(states, _ENDED).all())
-        if len(again) == 0 or not (stage.shard_done[shard] or ended_for_good):
+        again, open_ = tasks[stage.task_state[tasks] == _S.SUCCEEDED], stage.task_state[tasks] < _S.SUCCEEDED
+        if len(again) == 0 or (open_.any() and not stage.shard_done[shard]):
             return
         for (number, _), shards in self.run.outputs.items():
             if number == stage.number:  # an output that is not written again does not exist
                 self.statement.pop(shards, shard)
-        if ended_for_good:  # of a gang that failed: members that succeeded had written
-            return
+        if not stage.shard_done[shard]:
+            return  # a member of a gang that failed had written it
         self.moves.requeue_ended(stage, again)
         self._start_anew(stage, tasks)
         self.statement.set(stage.shard_done, shard, False)
