@@ -382,16 +382,14 @@ class Advance:
         if self.run.cancel_requested or self.run.reason:
             return  # it is being cancelled or aborted: no task will read it
         tasks = stage.indices_of(shard)
-        again, open_ = tasks[stage.task_state[tasks] == _S.SUCCEEDED], stage.task_state[tasks] < _S.SUCCEEDED
-        if len(again) == 0 or (open_.any() and not stage.shard_done[shard]):
+        again = tasks[stage.task_state[tasks] == _S.SUCCEEDED]
+        if len(again) == 0 or not stage.shard_done[shard]:
             return
+        self.moves.requeue_ended(stage, again)
+        self._start_anew(stage, tasks)
         for (number, _), shards in self.run.outputs.items():
             if number == stage.number:  # an output that is not written again does not exist
                 self.statement.pop(shards, shard)
-        if not stage.shard_done[shard]:
-            return  # a member of a gang that failed had written it
-        self.moves.requeue_ended(stage, again)
-        self._start_anew(stage, tasks)
         self.statement.set(stage.shard_done, shard, False)
         was_done = stage.state.terminal
         self.statement.assign(stage, "done", stage.done - 1)
