@@ -154,3 +154,32 @@ def test_losing_one_of_two_replicas_wakes_nobody() -> None:
     scene.tell(ReplicaSeen("flowsched:w/a/0/0/o", other, 1_000_000))
     scene.tell(ReplicaSeen("flowsched:w/a/0/0/o", where, 0, present=False))
     assert scene.states("w", "a") == "SUCCEEDED"
+
+
+def test_a_reader_goes_on_without_what_a_member_of_a_failed_gang_had_written() -> None:
+    """One of two members succeeds and writes, the other fails: so does the gang. A stage that runs in any case, and may do without,
+    has not started when the written output is lost. Nobody can make it again: it starts without it.
+    """
+    scene = Scene(node(cpu=2))
+    role = {"replicas": 2, "command": ["x"], "resources": {"cpu": 1}}
+    gang = {
+        "name": "a",
+        "gang": True,
+        "roles": {"m": role},
+        "outputs": [{**OUT[0], "role": "m"}],
+        "retry": {"attempts": 1},
+    }
+    any_case = stage("b", inputs=reads("a.o", optional=True), when="always", resources={"cpu": 2})
+    scene.submit("w", gang, any_case)
+    first, second = scene.launched
+    scene.submit("z", stage("z", resources={"cpu": 2}))
+    scene.start(first, second)
+    scene.end(first)
+    scene.end(second, code=1)
+    assert scene.launched == ["fs-z-z-0-0"]
+    assert scene.states("w", "b") == "QUEUED"
+    (written,) = [each.uri for shards in scene.runs["w"].outputs.values() for each in shards.values()]
+    scene.tell(lost(written))
+    scene.end("fs-z-z-0-0")
+    assert scene.launched == ["fs-w-b-0-0"]
+    assert scene.pods["fs-w-b-0-0"].inputs == ()

@@ -246,12 +246,16 @@ def read_bytes(catalogue: Catalogue, run: WorkflowRun, stage: StageRun, inputs: 
 
 
 def datasets_of(run: WorkflowRun, stage: StageRun, spec: InputSpec, shard: int) -> list[tuple[str, int]]:
-    """(name, size in bytes or 0) of the datasets that one input of one shard consists of, in shard order."""
+    """(name, size in bytes or 0) of the datasets that one input of one shard consists of, in shard order.
+
+    Of a shard that has failed for good nothing is read, though members of its gang may have written: no task makes it again.
+    """
     if spec.stage is None:
         uri = uri_outside(stage, spec, shard)
         return [(run.versions.get(uri, uri), spec.size_bytes or 0)]
     parent = run.stages[run.number_of(spec.stage)]
     published = run.outputs.get((parent.number, spec.output or ""), {})
     shards = shards_read(spec.match, shard, stage.spec.width, parent.spec.width)
-    found = [published.get(number) for number in shards]
+    failed = parent.uniform is None and parent.state.terminal and parent.done < parent.spec.width
+    found = [published.get(number) for number in shards if not failed or parent.shard_done[number]]
     return [(output.uri, output.size_bytes) for output in found if output is not None]
