@@ -218,9 +218,8 @@ def _changed(
 
 def _is_kept(alike: _Alike, cached: CachedBags, basis: tuple[object, ...], division: Division | None) -> bool:
     """Whether bags that were offered before count on: those that were not one bag, by the same facts."""
-    known = not alike.fits or cached.learned == learned_of(
-        alike.state, cached.kind
-    )  # fitted memory is part of their shape
+    # Fitted memory is part of their shape.
+    known = not alike.fits or cached.learned == learned_of(alike.state, cached.kind)
     own = cached.own
     alike_divided = own is not None and own.division == division and bool(cached.candidates)
     return alike_divided and known and cached.basis == basis

@@ -159,10 +159,11 @@ class _Cycle:
         Not so where they may take others' room.
         """
         state = self.state
-        if group.gang or state.snapshot.nominations or not self.preemption.is_idle(group.priority):
+        last = self.reasons[-1] if self.reasons else None
+        if group.gang or last is None or last.group != group.key or state.snapshot.nominations:
             return
-        known, last = state.known_refusal(group), self.reasons[-1] if self.reasons else None
-        if known is None or last is None or (last.group, last.code) != (group.key, known.code):
+        known = state.known_refusal(group) if self.preemption.is_idle(group.priority) else None
+        if known is None or last.code is not known.code:
             return  # it waits for something else
         self.reasons += self.fair_share.pass_by(user_queue, group, state.known_refusal)
 
@@ -395,7 +396,7 @@ class _Cycle:
         may_reserve = group.extra and not state.reservations.made  # those like it, not it
         # A pod that starts may let in one with affinity to it.
         if start is None and not may_reserve and request.affinity is None and not group.shut:
-            state.note_full(group, request.tables[0].allowed, reason)
+            state.note_full(group, family, request.tables[0].allowed, reason)
         return self.refuse(structs.replace(reason, start_ms=start))
 
     def reserve(self, request: PlacementRequest) -> int | None:

@@ -97,7 +97,7 @@ class CycleState:
         return (profile.name, group.min_resources, tuple(roles)), asked
 
     def known_refusal(self, group: PodGroup) -> Reason | None:
-        """Why a group like this one was refused before, or a bag whose pods ask for less of everything."""
+        """The reason why the cycle refused a group like this one, or a bag whose pods ask for no more; None = it has not."""
         if not self.full and not self.delayed:
             return None
         family = self.family(group)
@@ -108,16 +108,18 @@ class CycleState:
             return known
         asked = family[1][0]
         for least, most, reason in self.larger.get(family[0], ()):
-            if all(low <= want <= high for low, want, high in zip(least, asked, most, strict=True)):
+            sizes = zip(
+                least, asked, most, strict=False
+            )  # a resource that nodes have had since counts for none of them
+            if len(asked) == len(most) and all(low <= want <= high for low, want, high in sizes):
                 return reason
         return None
 
-    def note_full(self, group: PodGroup, allowed: Mask, reason: Reason) -> None:
-        """Note why a group finds no room. `allowed`: (N,) where a bag's pods may run.
+    def note_full(self, group: PodGroup, family: Family, allowed: Mask, reason: Reason) -> None:
+        """Note why a group of a family finds no room. `allowed`: (N,) where a bag's pods may run.
 
-        Bags whose pods ask for more find none either, unless no node is as large as that: those are told so.
+        Bags whose pods ask for more find none either. The cycle looks at those that no node is large enough for, and says so.
         """
-        family = self.family(group)
         self.full[family] = reason
         bag = not group.gang and group.min_resources is None
         if not bag or reason.code is not ReasonCode.INSUFFICIENT or self.snapshot.zones:
@@ -126,7 +128,7 @@ class CycleState:
         if len(sizes) < _MOST_SIZES:
             nodes = self.snapshot.allocatable[allowed]
             most = nodes.max(axis=0)
-            if (nodes == most).all(axis=1).any():
+            if len(family[1][0]) == len(most) and (nodes == most).all(axis=1).any():
                 text = f"a task that asks for no more finds no room: {reason.message}"
                 sizes.append((family[1][0], tuple(most.tolist()), structs.replace(reason, message=text)))
 

@@ -751,6 +751,23 @@ def test_pods_that_ask_for_more_than_one_without_room_are_refused_with_it() -> N
     )
 
 
+def test_a_pod_that_knows_of_fewer_resources_is_compared_with_none_that_know_more() -> None:
+    """The nodes have a resource more than some pods were made for: these get a look each, behind pods that found no room."""
+    snapshot = cluster(2, extended={"example.com/fpga": 2})
+    run(snapshot, "runs", 0, 2)
+    older = [bag(key, what=shape(1 + key)) for key in (3, 4)]
+    newer = [bag(key, what=Shape((*shape(1).requests, *[0] * (len(snapshot.axes) - 5)))) for key in (1, 2, 5)]
+    plan = decide(snapshot, *newer, *older)
+    assert nodes(plan) == {}
+    assert codes(plan) == {
+        1: "Insufficient",
+        2: "Insufficient",
+        3: "LargerThanNode",
+        4: "LargerThanNode",
+        5: "Insufficient",
+    }
+
+
 def test_pods_that_ask_for_more_of_other_nodes_are_looked_at() -> None:
     """A pod of two cores finds no room on the nodes with its label; larger ones without it start elsewhere."""
     snapshot = Snapshot()
@@ -783,6 +800,17 @@ def test_a_pod_kept_from_a_node_delays_none_that_may_go_there() -> None:
     shut = bag(2, priority=2, runtime_ms=900 * SECOND, shut=(1,))
     plan = decide(snapshot, first, shut, bag(3, runtime_ms=900 * SECOND))
     assert nodes(plan) == {3: [[1]]}
+
+
+def test_a_pod_whose_caches_are_full_is_told_so_though_a_reservation_delays_one_like_it() -> None:
+    """The only node with room has none for its data. The one like it, which may go there, would outlast the reserved start."""
+    snapshot = cluster(4, 2)
+    run(snapshot, "runs", 0, 2, until_ms=NOW + 60 * SECOND)
+    run(snapshot, "long", 1, 2, until_ms=NOW + 900 * SECOND)
+    first = bag(1, what=shape(4), priority=3, runtime_ms=SECOND)
+    like = bag(2, priority=2, runtime_ms=900 * SECOND)
+    plan = decide(snapshot, first, like, bag(3, runtime_ms=900 * SECOND, shut=(0,)))
+    assert (codes(plan)[2], codes(plan)[3]) == ("HeldForReservation", "CacheFull")
 
 
 def test_an_old_pod_without_its_share_of_a_storage_keeps_what_is_left_though_one_like_it_finds_no_room() -> (

@@ -230,3 +230,12 @@ def test_extended_resources_have_zones_too() -> None:
     snapshot.put_node(replace(info, zones=tuple(Zone(each, each) for each in uneven)))
     assert placed(plan(snapshot, bag(1, 3, asks(1)))) == {1: [0, 0]}
     assert placed(plan(snapshot, bag(1, 3, asks(0)))) == {1: [0, 0, 0]}
+
+
+def test_a_pod_of_no_zone_starts_behind_a_smaller_one_that_no_zone_takes() -> None:
+    """Four cores are free in each of two zones: a pod of five in one zone finds none. One of six over both does."""
+    snapshot = with_zones((8, 8), said={0: (4, 4)})
+    take(snapshot, 0, 8)
+    anywhere = Shape((*aligned(6).requests[:-1], 0))
+    found = plan(snapshot, bag(1, what=aligned(5)), bag(2, what=aligned(5)), bag(3, what=anywhere))
+    assert placed(found) == {3: [0]}

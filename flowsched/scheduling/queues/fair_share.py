@@ -470,7 +470,7 @@ class FairShareOrder:
     def pass_by(
         self, user_queue: UserQueue, like: PodGroup, refusal: Callable[[PodGroup], Reason | None]
     ) -> Sequence[Reason]:
-        """Pass by the bags at the head of the user queue, behind one that was refused, whose refusals are known. Returns these."""
+        """Pass by the bags behind a refused one as long as the refusal of each is known. Returns the refusals."""
         reasons: list[Reason] = []
         if user_queue.strict or user_queue.node.user_queue is None:
             return reasons  # each group may be the one that the others wait behind; or it has left
