@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -35,12 +36,13 @@ from flowsched.engine.predictor import is_proven
 from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.round import Answers
 from flowsched.engine.state.work import Candidate, GangSeats, GroupKey, PodRef
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import GangSeat, Pod, Roster
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.explain.recording import Draft, recorded, taped
-from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode, Reasons
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.state.claims import Claim, ClaimKind
 from flowsched.scheduling.state.gpus import GPU, Parts, choose, parts_of
@@ -457,8 +459,8 @@ def place(recorder: Recorder, others: Others) -> None:
     # 2. Whether a round is due: of others alone while enough of our own pods are on their way.
     if not pacing.is_due(recorder):
         if foreign_reasons:
-            reasons = {**state.round.reasons, **{reason.group: reason for reason in foreign_reasons}}
-            recorder.statement.assign(state.round, "reasons", reasons)
+            made = {**state.round.reasons, **{reason.group: reason for reason in foreign_reasons}}
+            recorder.statement.assign(state.round, "reasons", Answers(made.copy))
         return
     at_limit = bool(state.work.ready) and (state.round.at_limit or pacing.is_full(state))
     if at_limit:
@@ -476,7 +478,7 @@ def place(recorder: Recorder, others: Others) -> None:
         evictions.drop_unwanted(recorder, by_key)
         if not groups:
             if state.round.reasons or state.round.reservations or foreign_reasons:
-                _keep(recorder, Plan(reasons=tuple(foreign_reasons)), {})  # no group waits any more
+                _keep(recorder, Plan(reasons=Reasons(foreign_reasons)), {})  # no group waits any more
             pacing.round_ended(recorder, 0, backlog.wake_ms)
             return
     # 4. The plan.
@@ -498,7 +500,8 @@ def place(recorder: Recorder, others: Others) -> None:
     ours.finish()
     # 6. The groups that stay, why, and when the next round is due.
     look_at = _sooner(plan.look_at, ours.spacing.next_ms)
-    plan = structs.replace(plan, reasons=(*plan.reasons, *ours.refused, *foreign_reasons), look_at=look_at)
+    reasons = Reasons((*plan.reasons.parts, *ours.refused, *foreign_reasons))
+    plan = structs.replace(plan, reasons=reasons, look_at=look_at)
     if recorder.evictable is not None and not at_limit:
         plan = cache_evictions.end_round(recorder, plan, by_key)
     evictions.carry_out(recorder, plan, others.make_way)
@@ -595,19 +598,29 @@ def _keep(recorder: Recorder, plan: Plan, offered: Mapping[int, PodGroup], *, ou
             for each in state.round.reasons.values()
             if isinstance(state.work.groups.get(each.group), GroupKey)
         ]
-        plan = structs.replace(plan, reasons=(*our_reasons, *plan.reasons))
+        plan = structs.replace(plan, reasons=Reasons((*our_reasons, *plan.reasons.parts)))
         offered = {**state.round.refused, **offered}
+    statement.assign(state.round, "refused", Answers(partial(_refused, plan, offered)))
+    statement.assign(state.round, "reasons", Answers(partial(_by_group, plan.reasons)))
+    pacing.keep_quiet(recorder, plan)
+    statement.assign(state.round, "reservations", plan.reservations)
+    reserved_starts = _reserved_starts(state.round.reserved_starts, plan, offered)
+    state.work.outdate(group for group, _ in state.round.reserved_starts.items() ^ reserved_starts.items())
+    statement.assign(state.round, "reserved_starts", reserved_starts)
+
+
+def _by_group(reasons: Reasons) -> dict[int, Reason]:
+    """The reasons by group; of several the last."""
+    return {reason.group: reason for reason in reasons}
+
+
+def _refused(plan: Plan, offered: Mapping[int, PodGroup]) -> dict[int, PodGroup]:
+    """The requests of the groups that wait, in the order of their reasons: of a bag that was placed in part, for the rest."""
     refused = {each.group: offered[each.group] for each in plan.reasons if each.group in offered}
     for placed in plan.placements:
         if placed.group in refused:
             refused[placed.group] = _rest(refused[placed.group], placed)
-    statement.assign(state.round, "refused", refused)
-    statement.assign(state.round, "reasons", {reason.group: reason for reason in plan.reasons})
-    pacing.keep_quiet(recorder, plan)
-    statement.assign(state.round, "reservations", plan.reservations)
-    reserved_starts = _reserved_starts(state.round.reserved_starts, plan)
-    state.work.outdate(group for group, _ in state.round.reserved_starts.items() ^ reserved_starts.items())
-    statement.assign(state.round, "reserved_starts", reserved_starts)
+    return refused
 
 
 def _sooner(one: int | None, other: int | None) -> int | None:
@@ -625,10 +638,17 @@ def _rest(group: PodGroup, placed: Placement) -> PodGroup:
     )
 
 
-def _reserved_starts(before: Mapping[int, int], plan: Plan) -> dict[int, int]:
-    """The first start that was reserved for each group that still waits."""
-    waiting = {reason.group for reason in plan.reasons}
-    starts = {group: start for group, start in before.items() if group in waiting}
+def _reserved_starts(
+    before: Mapping[int, int], plan: Plan, offered: Mapping[int, PodGroup]
+) -> dict[int, int]:
+    """The first start that was reserved for each group that still waits: it has a reason, or was offered and not placed."""
+    refused = {part.group for part in plan.reasons.parts if isinstance(part, Reason)} if before else ()
+    placed = {placement.group for placement in plan.placements}
+    starts = {
+        group: start
+        for group, start in before.items()
+        if group in refused or (group in offered and group not in placed)
+    }
     for reservation in plan.reservations:
         starts.setdefault(reservation.group, reservation.start_ms)
     return starts

@@ -134,6 +134,7 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
         backlog.candidates.update(cached.candidates)
         if all_of_it or cached.own is not None:
             state.work.bags[pair] = cached
+    state.cluster.snapshot.coming = homes.coming
     return backlog
 
 

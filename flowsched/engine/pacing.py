@@ -128,7 +128,7 @@ def keep_quiet(recorder: Recorder, plan: Plan) -> None:
     A group that finds no room finds none while nothing ends. Reservations, copies and places in the order change with time,
     so a group that waits for one of these may start without any event.
     """
-    calm = not plan.placements and all(reason.code in _TIMELESS for reason in plan.reasons)
+    calm = not plan.placements and all(reason.code in _TIMELESS for reason in plan.reasons.distinct())
     recorder.statement.assign(recorder.state.round, "quiet_until", recorder.now + QUIET_MS if calm else 0)
 
 

@@ -18,8 +18,9 @@ _NONE: Final = np.zeros(0, dtype=np.int64)
 
 
 class GroupAllocation(msgspec.Struct):
-    """For each role, in the group's order, nodes and bytes missing there."""
+    """For each role of a group, in its order, nodes and bytes missing there."""
 
+    group: PodGroup
     nodes: list[Ints]
     missing: list[Ints]
     cost_ms: int = 0
@@ -32,7 +33,7 @@ class GroupAllocation(msgspec.Struct):
     @classmethod
     def of(cls, group: PodGroup) -> GroupAllocation:
         """Nothing yet."""
-        return cls([_NONE] * len(group.roles), [_NONE] * len(group.roles))
+        return cls(group, [_NONE] * len(group.roles), [_NONE] * len(group.roles))
 
     def add(self, role: int, chosen: NodeChoice, missing: Ints) -> None:
         """Pods of a role got nodes."""
@@ -51,14 +52,14 @@ class GroupAllocation(msgspec.Struct):
         before = self.choices.get(role)
         self.choices[role] = choice if before is None else before.then(choice)
 
-    def placement(self, group: int, promoted: tuple[int, ...]) -> Placement:
-        """The allocation as an entry of a plan. `group` is the group's key; `promoted`: as in `Placement`."""
+    def placement(self, promoted: tuple[int, ...]) -> Placement:
+        """The allocation as an entry of a plan. `promoted`: as in `Placement`."""
         devices = tuple([self.devices[role] for role in sorted(self.devices)]) if self.devices else ()
         nodes, missing = tuple(self.nodes), tuple(self.missing)
         choices: tuple[Choice | None, ...] = ()
         if self.choices:
             choices = tuple(map(self.choices.get, range(len(nodes))))
-        return Placement(group, nodes, missing, self.cost_ms, self.held, devices, choices, promoted)
+        return Placement(self.group.key, nodes, missing, self.cost_ms, self.held, devices, choices, promoted)
 
 
 def reserve_rest(

@@ -22,7 +22,7 @@ from flowsched.scheduling.locality_delay import AvailableTimes, Wait, wait_for_d
 from flowsched.scheduling.placement.capacity import Mask
 from flowsched.scheduling.placement.cost_table import Assignment, PlacementRequest
 from flowsched.scheduling.placement.gang import NodeChoice
-from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Alike, Placement, Plan, Reason, ReasonCode, Reasons
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Preemption
@@ -83,7 +83,7 @@ class _Cycle:
     def __init__(self, state: CycleState) -> None:
         self.state = state
         self.fair_share: FairShareOrder  #: once the loop begins
-        self.reasons: list[Reason] = []
+        self.reasons: list[Reason | Alike] = []
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
         self.any_ready = bool(state.snapshot.ready.any())
@@ -113,13 +113,14 @@ class _Cycle:
         placements = self.placements()
         available, reserved = self.state.available_times, tuple(self.state.reservations.made)
         ahead = () if available is None else tuple(available.ahead)
-        plan = Plan(placements, reserved, tuple(self.reasons), considered, ahead, *self.preemption.decided)
-        looks = [each for each in (plan.look_at, self.waits_until()) if each is not None]
+        reasons = Reasons(self.reasons)
+        plan = Plan(placements, reserved, reasons, considered, ahead, *self.preemption.decided)
+        looks = [each for each in (plan.look_at, self.waits_until(reasons)) if each is not None]
         return structs.replace(plan, look_at=min(looks, default=None))
 
-    def waits_until(self) -> int | None:
+    def waits_until(self, reasons: Reasons) -> int | None:
         """When the first group that waits for a full node was expected to have it: what it waits for may run longer than that."""
-        waits = (each.start_ms for each in self.reasons if each.code is ReasonCode.WAITING_FOR_LOCALITY)
+        waits = (each.start_ms for each in reasons.distinct() if each.code is ReasonCode.WAITING_FOR_LOCALITY)
         latest = self.state.now + OVERDUE_MS
         return min((max(start, latest) for start in waits if start is not None), default=None)
 
@@ -128,9 +129,8 @@ class _Cycle:
         s = self.state
         if not s.allocations:
             return ()
-        groups = {group.key: group for group in s.backlog if group.key in s.allocations}
         consume = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).consume
-        return tuple([each.placement(key, consume(groups[key])) for key, each in s.allocations.items()])
+        return tuple([each.placement(consume(each.group)) for each in s.allocations.values()])
 
     def by_fair_share(self, considered: int) -> int:
         """Go through the queues. Returns how many groups more it considered."""
@@ -160,7 +160,12 @@ class _Cycle:
         """
         state = self.state
         last = self.reasons[-1] if self.reasons else None
-        if group.gang or last is None or last.group != group.key or state.snapshot.nominations:
+        if (
+            group.gang
+            or not isinstance(last, Reason)
+            or last.group != group.key
+            or state.snapshot.nominations
+        ):
             return
         known = state.known_refusal(group) if self.preemption.is_idle(group.priority) else None
         if known is None or last.code is not known.code:

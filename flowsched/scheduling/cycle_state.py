@@ -17,9 +17,9 @@ from flowsched.scheduling.placement.cost_table import Assignment, Pricer
 from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.placement.score_cache import ScoreCache
 from flowsched.scheduling.plan import Reason, ReasonCode
-from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest
 from flowsched.scheduling.policy.framework import Profile
-from flowsched.scheduling.queues.ordering import in_order
+from flowsched.scheduling.queues.ordering import WaitingOrder
 from flowsched.scheduling.queues.quotas import Quotas
 from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
@@ -30,8 +30,62 @@ from flowsched.statement import Statement
 
 #: Profile, `min_resources`, and of each role its shape without its requests, as far as room depends on it; its minimum, -1 in bags.
 Traits = tuple[str, tuple[int, ...] | None, tuple[tuple[object, int], ...]]
-#: Traits, and of each role (R,) what one pod asks for: groups that the same lack of room refuses.
-Family = tuple[Traits, tuple[tuple[int, ...], ...]]
+
+
+class Family:
+    """Groups that the same lack of room refuses. There is one object for all of them.
+
+    Attributes:
+        traits: All that they share, but what their pods ask for.
+        asked: Of each role, (R,) what one pod asks for.
+    """
+
+    __slots__ = ("asked", "traits")
+
+    def __init__(self, traits: Traits, asked: tuple[tuple[int, ...], ...]) -> None:
+        self.traits, self.asked = traits, asked
+
+
+class Families:
+    """The families of waiting groups, kept from cycle to cycle: working one out takes longer than passing its group by."""
+
+    def __init__(self) -> None:
+        self._basis: tuple[Profile, bool] | None = None
+        self._known: dict[int, tuple[tuple[RoleRequest, ...], Family]] = {}
+        self._families: dict[tuple[Traits, tuple[tuple[int, ...], ...]], Family] = {}
+
+    def begin(self, profile: Profile, budgets: Budgets, waiting: int) -> None:
+        """A cycle begins. `waiting`: how many groups it has."""
+        basis = profile, bool(budgets.limits)
+        if basis != self._basis or len(self._known) > 2 * waiting + _MOST_GONE:
+            self._known, self._families = {}, {}
+        self._basis = basis
+        self._profile, self._direct = basis
+
+    def of(self, group: PodGroup) -> Family:
+        """The family of a group."""
+        known = self._known.get(group.key)
+        if known is not None and known[0] is group.roles:  # nothing else of it changes
+            return known[1]
+        profile = self._profile.of(group.queue)
+        roles: list[tuple[object, int]] = []
+        for role in group.roles:
+            what, least = role.shape, role.minimum if group.gang else -1
+            if profile.filters:  # they may look at all of it
+                roles.append((what, least))
+                continue
+            # Room and the built-in filters know neither how much its pods read and write, nor their image.
+            nodes = what.selector, what.tolerations, what.rules, what.rack, what.one_per_node, what.unknown
+            roles.append(((nodes, what.direct if self._direct else ()), least))
+        traits = profile.name, group.min_resources, tuple(roles)
+        asked = tuple([role.shape.requests for role in group.roles])
+        family = self._families.setdefault((traits, asked), Family(traits, asked))
+        self._known[group.key] = group.roles, family
+        return family
+
+
+#: So many groups that have gone may be known still.
+_MOST_GONE: Final = 1_000
 #: So many sizes of refused bags are compared with one that is looked at.
 _MOST_SIZES: Final = 8
 _ALL: Final = 1 << 62
@@ -69,8 +123,9 @@ class CycleState:
         self.score_cache = ScoreCache(self.room)
         self.shares, self.user_limits = Shares(queues, snapshot), UserLimits(profile, snapshot)
         self.quotas = Quotas(snapshot)
-        work, half = work_ms(snapshot, backlog, profile, now), half_a_node(snapshot, profile)
-        waiting = in_order(backlog, queues, profile, now, work, half)
+        order = snapshot.cache.setdefault("order", WaitingOrder())
+        order.bring(backlog, queues, profile, now, half_a_node(snapshot, profile))
+        waiting = order.by_queue(work_ms(snapshot, order, profile, now))
         self.allocations: dict[int, GroupAllocation] = {}
         self.reservations = Reservations(snapshot, self.room, profile, now)
         self.full: dict[Family, Reason] = {}
@@ -80,21 +135,12 @@ class CycleState:
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
+        self._families: Families = snapshot.cache.setdefault("families", Families())
+        self._families.begin(profile, self.budgets, len(backlog))
 
     def family(self, group: PodGroup) -> Family:
-        """The traits and the requests that a group shares with all groups that the same lack of room refuses."""
-        profile = self.profile.of(group.queue)
-        roles: list[tuple[object, int]] = []
-        for role in group.roles:
-            what, least = role.shape, role.minimum if group.gang else -1
-            if profile.filters:  # they may look at all of it
-                roles.append((what, least))
-                continue
-            # Room and the built-in filters know neither how much its pods read and write, nor their image.
-            nodes = what.selector, what.tolerations, what.rules, what.rack, what.one_per_node, what.unknown
-            roles.append(((nodes, what.direct if self.budgets.limits else ()), least))
-        asked = tuple([role.shape.requests for role in group.roles])
-        return (profile.name, group.min_resources, tuple(roles)), asked
+        """The family of a group."""
+        return self._families.of(group)
 
     def known_refusal(self, group: PodGroup) -> Reason | None:
         """The reason why the cycle refused a group like this one, or a bag whose pods ask for no more; None = it has not."""
@@ -106,8 +152,8 @@ class CycleState:
             known = self.delayed.get(family)
         if known is not None or group.gang:
             return known
-        asked = family[1][0]
-        for least, most, reason in self.larger.get(family[0], ()):
+        asked = family.asked[0]
+        for least, most, reason in self.larger.get(family.traits, ()):
             sizes = zip(
                 least, asked, most, strict=False
             )  # a resource that nodes have had since counts for none of them
@@ -124,13 +170,13 @@ class CycleState:
         bag = not group.gang and group.min_resources is None
         if not bag or reason.code is not ReasonCode.INSUFFICIENT or self.snapshot.zones:
             return
-        sizes = self.larger.setdefault(family[0], [])
+        sizes = self.larger.setdefault(family.traits, [])
         if len(sizes) < _MOST_SIZES:
             nodes = self.snapshot.allocatable[allowed]
             most = nodes.max(axis=0)
-            if len(family[1][0]) == len(most) and (nodes == most).all(axis=1).any():
+            if len(family.asked[0]) == len(most) and (nodes == most).all(axis=1).any():
                 text = f"a task that asks for no more finds no room: {reason.message}"
-                sizes.append((family[1][0], tuple(most.tolist()), structs.replace(reason, message=text)))
+                sizes.append((family.asked[0], tuple(most.tolist()), structs.replace(reason, message=text)))
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""

@@ -21,7 +21,7 @@ from flowsched.scheduling.feasibility import beside_others
 from flowsched.scheduling.placement.capacity import Capacity
 from flowsched.scheduling.placement.cost_table import PlacementRequest, price
 from flowsched.scheduling.placement.gang import NEVER, Ints, on_devices, place_role
-from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode, Reasons
 from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import in_order
@@ -103,7 +103,9 @@ def _plan(
     reasons.extend(stream.reason for stream in streams if stream.reason is not None)
     text = f"not among the {profile.window} groups a cycle looks at"
     reasons.extend(Reason(group.key, ReasonCode.BACKLOG_WINDOW, text) for group in groups[profile.window :])
-    return Plan(tuple(map(_placement, placed.values())), (), tuple(reasons), min(len(groups), profile.window))
+    return Plan(
+        tuple(map(_placement, placed.values())), (), Reasons(reasons), min(len(groups), profile.window)
+    )
 
 
 def _place_pod(

@@ -20,6 +20,7 @@ from flowsched.scheduling.placement.gang import Ints, NodeChoice
 from flowsched.scheduling.plan import Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
+from flowsched.scheduling.queues.ordering import WaitingOrder
 from flowsched.scheduling.reservations import Calendar, expected_ends
 from flowsched.scheduling.state.claims import EMPTY, UNKNOWN, ClaimKind
 from flowsched.scheduling.state.snapshot import AXES, IO, Snapshot
@@ -101,24 +102,16 @@ def without(assignment: Assignment, dropped: NDArray[np.intp]) -> Assignment | N
 _CPU: Final = AXES.index("cpu")
 
 
-def work_ms(snapshot: Snapshot, backlog: Sequence[PodGroup], profile: Profile, now: int) -> int | None:
-    """How long all running and waiting work would take on all cores together; None if `ordering.in_order` does not use it."""
-    if profile.order != "shortest" or not snapshot.total[_CPU]:
+def work_ms(snapshot: Snapshot, order: WaitingOrder, profile: Profile, now: int) -> int | None:
+    """How long all running and waiting work would take on all cores together; None if no waiting group is that far from the end
+    of its workflow, or the order does not depend on it.
+    """
+    total, furthest_ms = snapshot.total[_CPU], order.furthest_ms
+    if profile.order != "shortest" or not total or furthest_ms is None:
         return None
-    if len({group.queue for group in backlog}) == len(backlog):
-        return None  # every queue has one group: no group is behind another
-    unknown, total = profile.default_runtime_ms, snapshot.total[_CPU]
-    furthest = max([group.rank_ms for group in backlog])
-    waiting = 0
-    for group in backlog:
-        runtime = group.runtime_ms
-        if runtime is None:
-            runtime = unknown
-        for role in group.roles:
-            waiting += role.count * role.shape.requests[_CPU] * runtime
-    if furthest < max(waiting // total, 1):
-        return None  # no group is that far from the end of its workflow, whatever runs
-    return (_running(snapshot, unknown, now) + waiting) // total
+    if furthest_ms < max(order.work // total, 1):
+        return None  # whatever runs
+    return (_running(snapshot, profile.default_runtime_ms, now) + order.work) // total
 
 
 def _running(snapshot: Snapshot, default_runtime_ms: int, now: int) -> int:
@@ -405,7 +398,7 @@ class AvailableTimes:
         if home is None or cost is None or not self._snapshot.inbound[home.node]:
             return cost
         rate = max(1, int(self._snapshot.nic_in[home.node]))
-        coming = home.coming_bytes + self._snapshot.homeward.get(home.node, 0)
+        coming = self._snapshot.coming_bytes(home)
         both = coming + int(self._snapshot.inbound[home.node])
         more = max(0, both * 1000 // rate - runtime_ms) - max(0, coming * 1000 // rate - runtime_ms)
         later: Ints = np.where(cost > 0, cost + more, cost)
@@ -419,7 +412,7 @@ class AvailableTimes:
         disk = 0 if home is None else int(snapshot.disk_rate[home.node])
         if home is None or not disk:
             return 0, 0
-        coming = home.coming_bytes + int(snapshot.inbound[home.node]) + snapshot.homeward.get(home.node, 0)
+        coming = snapshot.coming_bytes(home) + int(snapshot.inbound[home.node])
         return coming * 1000 // disk - runtime_ms, min(home.output_bytes * 1000 // disk, _LONGEST_MS)
 
     def foresee(self, request: PlacementRequest, count: int, runtime_ms: int) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from itertools import chain, repeat
-from typing import Final, NamedTuple, TypeAlias
+from itertools import chain, islice, repeat
+from typing import Final, NamedTuple, TypeAlias, overload
 
 import msgspec
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
+
+from flowsched.scheduling.pod_group import PodGroup
 
 
 class ReasonCode(StrEnum):
@@ -92,6 +94,64 @@ class Reason(msgspec.Struct, frozen=True, gc=False):
     def of(self, group: int) -> Reason:
         """The same reason for another group."""
         return structs.replace(self, group=group)
+
+
+class Alike(NamedTuple):
+    """Groups that the same lack of room refuses, and the reason of one of them."""
+
+    reason: Reason
+    groups: Sequence[PodGroup]
+
+
+class Reasons(Sequence[Reason]):
+    """Why groups wait, in the order in which the cycle came to them. The reasons of groups that are alike are made when a client
+    reads them: a cycle passes thousands of such groups by.
+
+    Args:
+        parts: The reasons of single groups, and of many at once.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Iterable[Reason | Alike] = ()) -> None:
+        self.parts = tuple(parts)
+
+    def __iter__(self) -> Iterator[Reason]:
+        """One of each group."""
+        for part in self.parts:
+            if isinstance(part, Reason):
+                yield part
+            else:
+                yield from (part.reason.of(group.key) for group in part.groups)
+
+    def __len__(self) -> int:
+        """How many groups wait."""
+        return sum([1 if isinstance(part, Reason) else len(part.groups) for part in self.parts])
+
+    @overload
+    def __getitem__(self, at: int) -> Reason: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Reason]: ...
+    def __getitem__(self, at: int | slice) -> Reason | Sequence[Reason]:
+        """The reason of one group, or of some."""
+        if isinstance(at, int) and at >= 0:
+            for reason in islice(self, at, None):
+                return reason
+        return tuple(self)[at]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they are the same reasons of the same groups in the same order."""
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """As the tuple of them."""
+        return repr(tuple(self))
+
+    def distinct(self) -> Iterator[Reason]:
+        """One of each group, or of many that are alike."""
+        return (part if isinstance(part, Reason) else part.reason for part in self.parts)
 
 
 #: The cost terms of a pod on a node, by name: ("stage-in", ms), ("slowdown", ms), or the name of a plug-in.
@@ -223,7 +283,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     placements: tuple[Placement, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    reasons: tuple[Reason, ...] = ()
+    reasons: Reasons = msgspec.field(default_factory=Reasons)
     looked_at: int = 0  #: groups that were considered (the bound on a cycle is this count, never a clock)
     ahead: tuple[
         tuple[int, int], ...

@@ -55,12 +55,12 @@ class Home(msgspec.Struct, frozen=True):
     Args:
         node: Its index.
         output_bytes: The output that each pod of the group brings there.
-        coming_bytes: The outputs that other tasks, running or ended elsewhere, will bring there and that are not under way yet.
+        gatherer: The task that reads all of them there, as the key of `Snapshot.coming`.
     """
 
     node: int
     output_bytes: int
-    coming_bytes: int = 0
+    gatherer: tuple[str, ...] = ()
 
 
 class PodGroup(msgspec.Struct, frozen=True, gc=False):

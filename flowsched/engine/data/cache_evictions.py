@@ -23,7 +23,7 @@ from flowsched.engine.state import EngineState
 from flowsched.engine.state.work import Candidate, GroupKey, pod_name
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import Drop
-from flowsched.scheduling.plan import Plan, Reason, ReasonCode
+from flowsched.scheduling.plan import Plan, Reason, ReasonCode, Reasons
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.state.cache_space import Caches, Copy, Need, Pin, choose
 from flowsched.scheduling.transfers import TransferOrder, TransferWant
@@ -337,8 +337,12 @@ def end_round(recorder: Recorder, plan: Plan, groups: dict[int, PodGroup]) -> Pl
         if late:
             recorder.statement.assign(state.caches, "first", late[0].key)
             recorder.statement.assign(state.caches, "nodes", _nodes_for(recorder, late[0]))
-    by_id = {id(reason): explained(recorder, reason, groups[reason.group]) for reason in waiting}
-    return structs.replace(plan, reasons=tuple(by_id.get(id(reason), reason) for reason in plan.reasons))
+    full = {reason.group: explained(recorder, reason, groups[reason.group]) for reason in waiting}
+    reasons = (
+        full.get(reason.group, reason) if reason.code is ReasonCode.CACHE_FULL else reason
+        for reason in plan.reasons
+    )
+    return structs.replace(plan, reasons=Reasons(reasons))
 
 
 def _nodes_for(recorder: Recorder, group: PodGroup) -> frozenset[int]:

@@ -113,7 +113,9 @@ class Homes:
 
     def __init__(self, state: EngineState) -> None:
         self.state = state
-        self._found: dict[tuple[str, int, int], tuple[int, int]] = {}
+        #: (workflow, stage, shard; or the run of an engine, and a kind) that gathers -> bytes that will come there.
+        self.coming: dict[tuple[str, ...], int] = {}
+        self._found: dict[tuple[str, int, int], int] = {}
         self._of_calls: dict[tuple[str, Kind], Home | None] = {}
 
     def of(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Home | None:
@@ -131,6 +133,9 @@ class Homes:
         if key not in self._of_calls:
             found = call_home(self.state, *key)
             self._of_calls[key] = None if found is None else found[0]
+            if found is not None:
+                home = found[0]
+                self.coming[home.gatherer] = self.state.data.push_backlog.get(home.node, 0)
         return self._of_calls[key]
 
     def route(self, run: WorkflowRun, stage: StageRun, shard: int, far: int = _FAR) -> Route | None:
@@ -147,11 +152,11 @@ class Homes:
 
     def at(self, run: WorkflowRun, route: Route) -> Home | None:
         """Where a task gathers its inputs; None = nowhere, since there are no two nodes, or none is ready that could run it."""
-        place = self._place(run, route)
-        return None if place is None else Home(place[0], route.sent, place[1])
+        node = self._place(run, route)
+        return None if node is None else Home(node, route.sent, _gatherer(run, route))
 
     def stay(self, run: WorkflowRun, stage: StageRun, cached: CachedBags) -> bool:
-        """Whether the gather nodes of a stage's bags are the same still, with as many bytes on their way there.
+        """Whether the gather nodes of a stage's bags are the same still.
 
         How its own outputs are gathered changes with its tasks and with what is learned of them: the caller has compared these.
         """
@@ -162,16 +167,16 @@ class Homes:
             if route is None:
                 if is_call(run):
                     return False
-            elif self._place(run, route) != (None if home is None else (home.node, home.coming_bytes)):
+            elif self._place(run, route) != (None if home is None else home.node):
                 return False
         return True
 
-    def _place(self, run: WorkflowRun, route: Route) -> tuple[int, int] | None:
-        """The node of `at`, and the bytes that are on their way there."""
+    def _place(self, run: WorkflowRun, route: Route) -> int | None:
+        """The node of `at`. The bytes that will come there are noted."""
         key = (run.id, route.consumer, route.reader)
-        place = self._found.get(key)
-        if place is not None:
-            return place
+        found = self._found.get(key)
+        if found is not None:
+            return found
         state, consumer = self.state, run.stages[route.consumer]
         if len(state.cluster.snapshot) < 2:
             return None
@@ -182,8 +187,13 @@ class Homes:
             if node is None:
                 return None
             state.data.homes[key] = node
-        place = self._found[key] = node, _coming(state, run, consumer, route.reader, node)
-        return place
+        self._found[key] = node
+        self.coming[_gatherer(run, route)] = _coming(state, run, consumer, route.reader, node)
+        return node
+
+
+def _gatherer(run: WorkflowRun, route: Route) -> tuple[str, ...]:
+    return run.id, str(route.consumer), str(route.reader)
 
 
 def is_call(run: WorkflowRun) -> bool:
@@ -221,7 +231,7 @@ def call_home(state: EngineState, run: str, kind: Kind) -> tuple[Home, Kind] | N
         node = homes[key] = int(np.argmin(np.where(snapshot.ready, cost, np.iinfo(np.int64).max)))
         if len(homes) > _MOST_CALL_HOMES:
             del homes[next(iter(homes))]
-    return Home(node, each, state.data.push_backlog.get(node, 0)), found[0]
+    return Home(node, each, (run, *found[0])), found[0]
 
 
 def _find(state: EngineState, run: WorkflowRun, stage: StageRun) -> Gather | None:

@@ -129,11 +129,9 @@ def verdicts(state: EngineState) -> Iterator[Verdict]:
     for key, work in state.foreign.groups.items():
         if not work.waiting:
             continue
-        found = [
-            state.round.reasons[number]
-            for part in (None, *work.waiting)
-            if (number := state.work.keys.get(ForeignKey(key, part))) in state.round.reasons
-        ]
+        numbers = [state.work.keys.get(ForeignKey(key, part)) for part in (None, *work.waiting)]
+        reasons = state.round.reasons
+        found = [reasons[number] for number in numbers if number is not None and number in reasons]
         uids = tuple(uid for alike in work.waiting.values() for uid in alike)
         if found:
             first = found[0]

@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from flowsched.scheduling.plan import Reason, Reservation
 from flowsched.scheduling.pod_group import PodGroup
+
+V = TypeVar("V")
+
+
+class Answers(Mapping[int, V]):
+    """Answers of a round by group, made when they are first read: most rounds follow before a client asks for them.
+
+    Args:
+        make: Makes all of them. What it reads is not modified.
+    """
+
+    __slots__ = ("_made", "_make", "_without")
+
+    def __init__(self, make: Callable[[], dict[int, V]] = dict) -> None:
+        self._make = make
+        self._made: dict[int, V] | None = None
+        self._without: set[int] = set()
+
+    def _all(self) -> dict[int, V]:
+        if self._made is None:
+            made = self._make()
+            for group in self._without:
+                made.pop(group, None)
+            self._made, self._make = made, dict  # what it was made from may go
+        return self._made
+
+    def __getitem__(self, group: int) -> V:
+        """The answer of a group."""
+        return self._all()[group]
+
+    def __iter__(self) -> Iterator[int]:
+        """The groups."""
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        """How many groups have one."""
+        return len(self._all())
+
+    def forget(self, groups: Iterable[int]) -> None:
+        """Drop the answers of some groups."""
+        if self._made is None:
+            self._without.update(groups)
+        else:
+            for group in groups:
+                self._made.pop(group, None)
 
 
 class RoundState(msgspec.Struct):
@@ -28,8 +74,8 @@ class RoundState(msgspec.Struct):
         next_round_at: A round is due at this moment, whatever happens.
     """
 
-    reasons: dict[int, Reason] = msgspec.field(default_factory=dict)
-    refused: dict[int, PodGroup] = msgspec.field(default_factory=dict)
+    reasons: Answers[Reason] = msgspec.field(default_factory=Answers)
+    refused: Answers[PodGroup] = msgspec.field(default_factory=Answers)
     reservations: tuple[Reservation, ...] = ()
     reserved_starts: dict[int, int] = msgspec.field(default_factory=dict)
     disk_free_at: dict[int, tuple[int, tuple[int, ...]]] = msgspec.field(default_factory=dict)
@@ -43,6 +89,6 @@ class RoundState(msgspec.Struct):
 
     def forget(self, groups: Iterable[int]) -> None:
         """Drop the state of groups that are no more."""
-        for number in groups:
-            self.reasons.pop(number, None)
-            self.refused.pop(number, None)
+        numbers = tuple(groups)
+        self.reasons.forget(numbers)
+        self.refused.forget(numbers)

@@ -26,7 +26,7 @@ import numpy as np
 
 from flowsched.errors import FlowschedError, InvalidRequest
 from flowsched.scheduling.cycle import cycle
-from flowsched.scheduling.plan import Placement, Plan
+from flowsched.scheduling.plan import Placement, Plan, Reasons
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.extension import Offered
 from flowsched.scheduling.policy.framework import Profile
@@ -182,7 +182,7 @@ def readable(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Mapping):
         return {str(key): readable(value[key]) for key in sorted(value)}
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | Reasons):
         return [readable(each) for each in value]
     if isinstance(value, msgspec.Struct) or is_dataclass(value):
         names = [name for name in attributes(value) if (type(value), name) not in _UNDECIDED]

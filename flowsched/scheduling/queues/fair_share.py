@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
-from flowsched.scheduling.plan import Reason, ReasonCode
+from flowsched.scheduling.plan import Alike, Reason, ReasonCode
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import minimum_of
@@ -88,21 +88,24 @@ class UserQueue:
         """The groups that have not been considered."""
         return self.groups[self.at :]
 
-    def block_behind(self, reasons: Sequence[Reason]) -> None:
+    def block_behind(self, reasons: Sequence[Reason | Alike]) -> None:
         """No group passes the group considered last if that one waits (its reason is the last of `reasons`), and not for ever."""
         group, last = self.groups[self.at - 1], reasons[-1] if reasons else None
-        waits = last is not None and last.group == group.key and last.code not in _FOR_EVER
+        waits = isinstance(last, Reason) and last.group == group.key and last.code not in _FOR_EVER
         if waits and not group.extra:
             self.behind = group
 
-    def passed_over(self, text: str) -> list[Reason]:
+    def passed_over(self, text: str) -> list[Alike]:
         """Why the remaining groups were not considered: `text`, unless they wait behind a group."""
+        left = self.left
+        if not left:
+            return []
         numbers: dict[str, int] = {}
         code, why = ReasonCode.BACKLOG_WINDOW, text
         if self.behind is not None:
             code, numbers = ReasonCode.QUEUE_ORDER, {"behind": self.behind.key}
             why = f"queue {self.queue} is first in, first out, and {self.behind.name} is before it"
-        return [Reason(group.key, code, why, numbers) for group in self.left]
+        return [Alike(Reason(left[0].key, code, why, numbers), left)]
 
 
 # ---- the tournament ----
@@ -443,7 +446,9 @@ class FairShareOrder:
             node = node.parent or self._root
         return False
 
-    def moved(self, user_queue: UserQueue, done: bool, served: bool, reasons: Sequence[Reason]) -> None:
+    def moved(
+        self, user_queue: UserQueue, done: bool, served: bool, reasons: Sequence[Reason | Alike]
+    ) -> None:
         """The head of the user queue was considered.
 
         Args:
@@ -469,12 +474,13 @@ class FairShareOrder:
 
     def pass_by(
         self, user_queue: UserQueue, like: PodGroup, refusal: Callable[[PodGroup], Reason | None]
-    ) -> Sequence[Reason]:
+    ) -> Sequence[Alike]:
         """Pass by the bags behind a refused one as long as the refusal of each is known. Returns the refusals."""
-        reasons: list[Reason] = []
+        refused: list[Alike] = []
         if user_queue.strict or user_queue.node.user_queue is None:
-            return reasons  # each group may be the one that the others wait behind; or it has left
+            return refused  # each group may be the one that the others wait behind; or it has left
         groups, at = user_queue.groups, user_queue.at
+        last, begin = None, at
         while at < len(groups):
             group = groups[at]
             if group.gang or group.priority != like.priority or group.queue != like.queue:
@@ -482,16 +488,21 @@ class FairShareOrder:
             known = refusal(group)
             if known is None:
                 break
-            reasons.append(known.of(group.key))
+            if known is not last:
+                if last is not None:
+                    refused.append(Alike(last, groups[begin:at]))
+                last, begin = known, at
             at += 1
-        if not reasons:
-            return reasons
+        if last is not None:
+            refused.append(Alike(last, groups[begin:at]))
+        if at == user_queue.at:
+            return refused
         user_queue.at = at
         if at < len(groups):
             self._refresh(user_queue.node)
         else:
             self.leave(user_queue)
-        return reasons
+        return refused
 
     def leave(self, user_queue: UserQueue) -> None:
         """The user queue asks for nothing more in this cycle. Its remaining groups stay in `user_queue.left`."""
@@ -501,6 +512,6 @@ class FairShareOrder:
         if node.parent is not None and node.parent is not self._root:
             self._refresh(node.parent)
 
-    def passed_over(self, text: str) -> list[Reason]:
+    def passed_over(self, text: str) -> list[Alike]:
         """Why the cycle did not consider the remaining groups, by queue: `text`, unless the queue's order is the reason."""
-        return [reason for user_queue in self.user_queues for reason in user_queue.passed_over(text)]
+        return [alike for user_queue in self.user_queues for alike in user_queue.passed_over(text)]

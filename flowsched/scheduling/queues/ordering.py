@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.pod_group import PodGroup, Shape
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.tree import QueueTree
+from flowsched.scheduling.state.snapshot import AXES
 from flowsched.scheduling.state.usage import Payer, UsageBook
 
 OrderKey = tuple[int, ...]
+_CPU: Final = AXES.index("cpu")
+_NEVER: Final = 1 << 62
+#: More changes of a sorted list than these are made together.
+_FEW: Final = 16
 
 
 def effective_priority(group: PodGroup, now: int, promote_ms: int) -> int:
@@ -64,6 +73,223 @@ class Promotions:
         return steps if any(steps) else ()
 
 
+class _Place(NamedTuple):
+    """Where a group stands: its queue, its key there, and when time alone will move it (wall-clock ms)."""
+
+    queue: str
+    key: OrderKey
+    until_ms: int
+
+
+class _Changes:
+    """Entries that leave a sorted list, and those that come into it."""
+
+    __slots__ = ("came", "left")
+
+    def __init__(self) -> None:
+        self.left: set[OrderKey] = set()
+        self.came: set[OrderKey] = set()
+
+    def note(self, entry: OrderKey, sign: int) -> None:
+        """Note that an entry comes (`sign` 1) or leaves (-1)."""
+        to, other = (self.came, self.left) if sign > 0 else (self.left, self.came)
+        if entry in other:
+            other.remove(entry)
+        else:
+            to.add(entry)
+
+    def make(self, entries: list[OrderKey]) -> None:
+        """Change the list, whose entries are unique."""
+        if len(self.left) + len(self.came) > _FEW:
+            entries[:] = sorted([*(each for each in entries if each not in self.left), *self.came])
+            return
+        for each in self.left:
+            del entries[bisect_left(entries, each)]
+        for each in self.came:
+            insort(entries, each)
+
+
+def _counted(group: PodGroup) -> tuple[object, ...]:
+    """What `WaitingOrder` counts of a group. (The same roles are mostly one object.)"""
+    return group.rank_ms, group.runtime_ms, group.workflow, group.roles
+
+
+class WaitingOrder:
+    """The groups that wait, by queue, in the order in which a cycle looks at them. It is kept from cycle to cycle: the groups
+    that have come, gone or changed since the last one are put where they belong, and those whose time has come.
+
+    A group's key is its (aged) priority, its age in whole classes, and the critical path; of equal ones the group that was ready
+    first goes first. Lengths of workflows within the same power of two count as equal: among those the critical path goes first,
+    which fills a cluster better. In a "fifo" queue only priority and arrival count.
+
+    Where the shortest workflow goes first, a group that is further from the end of its workflow than all work takes on all cores
+    has no time to lose, and goes before all: the last to end would end later. So does a gang, or a pod of more than half a node,
+    whatever its workflow: room for them has to be collected, and a stream of short workflows would never leave them any.
+
+    A gang that has a reserved start goes before all of its priority: older and longer work would else take back from it what it
+    was promised (see decisions/003).
+
+    Attributes:
+        work: Milli-CPU times ms that all of them will take.
+    """
+
+    def __init__(self) -> None:
+        self._basis: tuple[object, ...] = ()
+        self._now = self._longer = 0
+        self.work = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.work, self._longer = 0, _NEVER
+        self._groups: dict[int, PodGroup] = {}
+        self._places: dict[int, _Place] = {}
+        self._queues: dict[str, list[OrderKey]] = {}
+        self._moves: list[tuple[int, int]] = []  #: a heap of (moment, group) at which time moves groups
+        self._ranks: list[OrderKey] = []  #: (rank, group) of all, sorted
+        self._ranks_of: dict[str, list[OrderKey]] = {}  #: the same, by workflow
+        self._lengths: dict[str, int] = {}  #: how far the end of each workflow is, in powers of two
+        self._large: dict[int, tuple[Shape, bool]] = {}  #: by the shape's id: many groups have it in common
+
+    @property
+    def furthest_ms(self) -> int | None:
+        """The highest rank; None where no group is behind another."""
+        return self._ranks[-1][0] if len(self._queues) < len(self._groups) else None
+
+    def bring(
+        self,
+        backlog: Sequence[PodGroup],
+        queues: QueueTree,
+        profile: Profile,
+        now: int,
+        half: Sequence[int] = (),
+    ) -> None:
+        """Note which groups wait.
+
+        Args:
+            backlog: All that wait; keys are unique.
+            queues: The queues that pay.
+            profile: The policy.
+            now: The moment, wall-clock ms.
+            half: (R,) half of the largest node; empty = no pod counts as large.
+        """
+        basis = queues, queues.changes, profile, tuple(half)
+        if basis != self._basis or now < self._now:
+            self._clear()
+        self._basis, self._now = basis, now
+        self._tree, self._profile, self._half = queues, profile, half
+        known = self._groups
+        changed = [group for group in backlog if known.get(group.key) is not group]
+        came = sum([group.key not in known for group in changed])
+        left: Collection[int] = ()
+        if len(known) + came > len(backlog):
+            left = known.keys() - {group.key for group in backlog}
+        ranks: tuple[_Changes, dict[str, _Changes]] = _Changes(), {}
+        for key in left:
+            self._count(known.pop(key), -1, *ranks)
+        for group in changed:
+            before = known.get(group.key)
+            known[group.key] = group
+            if before is not None and _counted(before) == _counted(group):
+                continue
+            if before is not None:
+                self._count(before, -1, *ranks)
+            self._count(group, 1, *ranks)
+        moved = {group.key for group in changed}
+        ranks[0].make(self._ranks)
+        for workflow, changes in ranks[1].items():
+            moved |= self._reranked(workflow, changes)
+        while self._moves and self._moves[0][0] <= now:
+            moment, key = heappop(self._moves)
+            place = self._places.get(key)
+            if key in known and place is not None and place.until_ms == moment:
+                moved.add(key)
+        self._move(left, moved)
+
+    def by_queue(self, longer_ms: int | None = None) -> dict[str, list[PodGroup]]:
+        """The groups of each queue in their order.
+
+        `longer_ms`: how long all that runs and waits takes on all cores together; None = no group is that far from the end of its
+        workflow.
+        """
+        longer = _NEVER if longer_ms is None else longer_ms
+        low, high = sorted((self._longer, longer))
+        if low < high:
+            self._longer = longer
+            some = self._ranks[bisect_left(self._ranks, (low,)) : bisect_left(self._ranks, (high,))]
+            self._move((), {key for _, key in some})
+        known = self._groups
+        ordered = {name: [known[key[-1]] for key in self._queues[name]] for name in sorted(self._queues)}
+        profile = self._profile
+        if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
+            _by_plugins(ordered, self._tree, profile, self._now)
+        return ordered
+
+    def _count(self, group: PodGroup, sign: int, ranks: _Changes, by_workflow: dict[str, _Changes]) -> None:
+        """Count a group that has come (`sign` 1) or gone (-1)."""
+        runtime_ms = self._profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
+        self.work += sign * runtime_ms * sum([r.count * r.shape.requests[_CPU] for r in group.roles])
+        entry, own = (group.rank_ms, group.key), by_workflow.get(group.workflow)
+        if own is None:
+            own = by_workflow[group.workflow] = _Changes()
+        ranks.note(entry, sign)
+        own.note(entry, sign)
+
+    def _reranked(self, workflow: str, changes: _Changes) -> set[int]:
+        """Note new ranks in a workflow. Returns its groups if its end is further, or nearer, by a power of two."""
+        ranks = self._ranks_of.setdefault(workflow, [])
+        changes.make(ranks)
+        length, before = max(ranks[-1][0], 0).bit_length() if ranks else 0, self._lengths.get(workflow)
+        self._lengths[workflow] = length
+        if not ranks:
+            del self._ranks_of[workflow], self._lengths[workflow]
+        return set() if length == before else {key for _, key in ranks}
+
+    def _move(self, left: Iterable[int], moved: Iterable[int]) -> None:
+        """Put groups where they stand now. `left`: those that wait no more."""
+        queues: defaultdict[str, _Changes] = defaultdict(_Changes)
+        for key in left:
+            place = self._places.pop(key)
+            queues[place.queue].note(place.key, -1)
+        for key in moved:
+            before, place = self._places.get(key), self._place(self._groups[key])
+            if before == place:
+                continue
+            self._places[key] = place
+            if before is not None:
+                queues[before.queue].note(before.key, -1)
+            queues[place.queue].note(place.key, 1)
+            if before is None or before.until_ms != place.until_ms:
+                heappush(self._moves, (place.until_ms, key))
+        for name, changes in queues.items():
+            keys = self._queues.setdefault(name, [])
+            changes.make(keys)
+            if not keys:
+                del self._queues[name]
+
+    def _place(self, group: PodGroup) -> _Place:
+        profile, name, since, now = self._profile, group.queue, group.ready_ms, self._now
+        own = profile.of(name)
+        waited = now - since if since < now else 0
+        steps, classes = waited // profile.promote_ms, waited // own.age_class_ms
+        until_ms = since + min((steps + 1) * profile.promote_ms, (classes + 1) * own.age_class_ms)
+        priority, reserved = -group.priority - steps, not is_reserved(group)
+        if own.order == "fifo" or self._tree.get(name).order == "fifo":
+            return _Place(name, (priority, reserved, since, group.key), until_ms)
+        length = 0 if own.order != "shortest" or self._is_first(group) else self._lengths[group.workflow]
+        key = priority, reserved, -classes, length, -group.rank_ms, since, group.key
+        return _Place(name, key, until_ms)
+
+    def _is_first(self, group: PodGroup) -> bool:
+        """Whether a group goes before those of shorter workflows."""
+        if group.rank_ms >= self._longer or group.gang:
+            return True
+        shape = group.roles[0].shape  # of a bag
+        known = self._large.get(id(shape))
+        if known is None:
+            known = self._large[id(shape)] = shape, is_large(group, self._half)
+        return known[1]
+
+
 def in_order(
     backlog: Sequence[PodGroup],
     queues: QueueTree,
@@ -72,75 +298,10 @@ def in_order(
     work_ms: int | None = None,
     half: Sequence[int] = (),
 ) -> dict[str, list[PodGroup]]:
-    """The groups of each queue in the order in which they are looked at.
-
-    `work_ms`: how long all that runs and waits would take on all cores together. Where the shortest workflow goes first, a group
-    from which it is further to the end than that has no time to lose, and goes before all: the last to end would end later. So does
-    a gang, or a pod of more than half a node (`half`: (R,) of the largest one), whatever its workflow: room for them has to be
-    collected, and a stream of short workflows would never leave them any.
-
-    A group's key is its (aged) priority, its age in whole classes, and the critical path; of equal ones the group that was ready
-    first goes first. Lengths of workflows within the same power of two count as equal: among those the critical path goes first,
-    which fills a cluster better. In a "fifo" queue only priority and arrival count.
-
-    A gang that has a reserved start goes before all of its priority: older and longer work would else take back from it what it
-    was promised (see decisions/003).
-    """
-    waiting: dict[str, list[PodGroup]] = {}
-    for group in backlog:
-        groups = waiting.get(group.queue)
-        if groups is None:
-            waiting[group.queue] = [group]
-        else:
-            groups.append(group)
-    lengths: dict[str, int] = {}
-    shortest = "shortest" in (profile.order, *(each.order for each in profile.queues.values()))
-    if shortest and len(waiting) < len(backlog):
-        lengths = _lengths(backlog)
-    large: dict[int, bool] = {}  #: by the shape's id: many have it in common
-
-    def is_first(group: PodGroup) -> bool:
-        if (work_ms is not None and group.rank_ms >= work_ms) or group.gang:
-            return True
-        shape = group.roles[0].shape  # of a bag
-        known = large.get(id(shape))
-        if known is None:
-            known = large[id(shape)] = is_large(group, half)
-        return known
-
-    def keys_in(name: str, groups: Sequence[PodGroup]) -> Iterator[OrderKey]:
-        own = profile.of(name)
-        strict = own.order == "fifo" or queues.get(name).order == "fifo"
-        by_length = own.order == "shortest" and bool(lengths)
-        promote_ms, age_class_ms = profile.promote_ms, own.age_class_ms
-        for group in groups:  # hundreds in each cycle: few calls for each
-            since = group.ready_ms
-            waited = now - since if since < now else 0
-            priority = -group.priority - waited // promote_ms
-            reserved = not (group.gang and is_reserved(group))
-            if strict:
-                yield priority, reserved, since, group.key
-                continue
-            length = lengths[group.workflow] if by_length and not is_first(group) else 0
-            yield priority, reserved, -(waited // age_class_ms), length, -group.rank_ms, since, group.key
-
-    ordered = {name: waiting[name] for name in sorted(waiting)}
-    for name, groups in ordered.items():
-        if len(groups) > 1:
-            ordered[name] = [group for _, group in sorted(zip(keys_in(name, groups), groups, strict=True))]
-    if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
-        _by_plugins(ordered, queues, profile, now)
-    return ordered
-
-
-def _lengths(backlog: Sequence[PodGroup]) -> dict[str, int]:
-    """How far the end of each workflow is, in powers of two."""
-    remaining: dict[str, int] = {}
-    for group in backlog:
-        known = remaining.get(group.workflow)
-        if known is None or group.rank_ms > known:
-            remaining[group.workflow] = max(group.rank_ms, 0)
-    return {workflow: furthest.bit_length() for workflow, furthest in remaining.items()}
+    """The groups of each queue in the order of a `WaitingOrder` that knows no others."""
+    order = WaitingOrder()
+    order.bring(backlog, queues, profile, now, half)
+    return order.by_queue(work_ms)
 
 
 def _by_plugins(ordered: dict[str, list[PodGroup]], queues: QueueTree, profile: Profile, now: int) -> None:

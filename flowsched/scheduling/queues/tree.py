@@ -63,6 +63,7 @@ class QueueTree:
         self._queues: dict[str, Queue] = {}
         self._below: dict[str | None, tuple[str, ...]] | None = None
         self._facts: _Facts | None = None
+        self.changes = 0  #: how often one was added, replaced or forgotten
         for queue in queues:
             self.put(queue)
 
@@ -84,11 +85,13 @@ class QueueTree:
             parent = self.get(parent).parent
         self._queues[queue.name] = queue
         self._below = self._facts = None
+        self.changes += 1
 
     def drop(self, name: str) -> None:
         """Forget a queue; groups that still name it get the default."""
         self._queues.pop(name, None)
         self._below = self._facts = None
+        self.changes += 1
 
     def get(self, name: str) -> Queue:
         """The queue, or the default of that name."""

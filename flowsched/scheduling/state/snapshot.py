@@ -9,7 +9,7 @@ Every change goes through the undo log. It must not know how decisions are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from flowsched.executor.nodes import ALIGNED, NodeInfo
 from flowsched.executor.quotas import QuotaLimit
 from flowsched.scheduling.plan import Nomination
+from flowsched.scheduling.pod_group import Home
 from flowsched.scheduling.state.claims import Claim, ClaimKind, DirectBook, Ledger
 from flowsched.scheduling.state.gpus import GPU, Devices
 from flowsched.scheduling.state.numa import Zones
@@ -157,6 +158,8 @@ class Snapshot:
         self.usage, self.direct = UsageBook(), DirectBook()
         self.staging_claims = 0
         self._inbound_bytes = 0
+        #: by the task that gathers them: bytes that others, running or ended elsewhere, will bring it and are not under way yet
+        self.coming: Mapping[tuple[str, ...], int] = {}
         #: node -> bytes that pods which this cycle has placed elsewhere will bring there, where they are gathered
         self.homeward: dict[int, int] = {}
         #: Each axis lies together: a cycle reads one of all nodes.
@@ -174,6 +177,10 @@ class Snapshot:
         own = (self.claims, self.direct.claims, self.names, self.index, self.labels, self.taints, self._infos)
         memo: dict[int, Any] = {id(each): copy(each) for each in (*own, *self.ledger.flat)}
         return deepcopy(self, memo | {id(self.cache): {}})
+
+    def coming_bytes(self, home: Home) -> int:
+        """Bytes that other tasks will bring to a gather node, or that pods will which this cycle has placed."""
+        return self.coming.get(home.gatherer, 0) + self.homeward.get(home.node, 0)
 
     def info(self, node: int) -> NodeInfo:
         """A node as it was last reported."""

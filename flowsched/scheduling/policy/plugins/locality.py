@@ -101,8 +101,7 @@ def gather_home(
     if home is None:
         return None
     rate = max(1, int(snapshot.nic_in[home.node]))
-    coming = home.coming_bytes + snapshot.homeward.get(home.node, 0)
-    behind = max(0, coming * 1000 // rate - (group.runtime_ms or 0))
+    behind = max(0, snapshot.coming_bytes(home) * 1000 // rate - (group.runtime_ms or 0))
     sends = snapshot.nic_out
     slowest = np.where(sends > 0, np.minimum(sends, rate), rate)
     cost: NDArray[np.int64] = behind + home.output_bytes * 1000 // slowest
