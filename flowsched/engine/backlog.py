@@ -12,7 +12,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Evictable, shut_nodes
-from flowsched.engine.data.gather_nodes import Homes, divided, gathers_of, is_call
+from flowsched.engine.data.gather_nodes import Homes, divided, gathers_of, is_call, is_settled
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
@@ -80,62 +80,123 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
         now: Wall-clock ms.
         evictable: The copies that caches with a limit may drop; None = no cache has a limit.
     """
-    backlog = Backlog({}, [], [], None)
-    basis, homes = _basis(state), Homes(state)
+    backlog, offers = Backlog({}, [], [], None), state.work.offers
     timeless = evictable is None and not state.cluster.drains
-    for run, number in _offering(state):
+    homes, basis = Homes(state), _basis(state)
+    for run, number in _changed_stages(state, basis if timeless else None):
         stage, pair = run.stages[number], (run.id, number)
-        cached = state.work.bags.get(pair)
-        fresh = cached is not None and timeless and _is_fresh(state, cached, basis)
-        if cached is not None and (
-            fresh or _refresh(state, run, stage, cached, now, evictable, basis, timeless)
-        ):
-            if not fresh or not homes.stay(run, stage, cached):
-                _find_homes(homes, run, stage, cached)
-            backlog.candidates.update(cached.candidates)
-            continue
-        queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
-        if stage.cache_checked is not None:
-            queued = queued[stage.cache_checked[queued // stage.members]]
-        all_of_it = stage.holds_only("not_before", 0)
-        if not all_of_it:
-            delayed = stage.not_before[queued] > now
-            all_of_it = not delayed.any()
-        if not all_of_it:
-            wake = int(stage.not_before[queued[delayed]].min())
-            backlog.wake_ms = wake if backlog.wake_ms is None else min(backlog.wake_ms, wake)
-            queued = queued[~delayed]
-        alike = _Alike(state, run, stage, evictable)
-        state.work.bags.pop(pair, None)
-        if len(queued) == 0:
-            continue
-        if stage.spec.gang:
-            for key, tasks in _gangs(state, run, stage, queued):
-                candidate = _add(backlog, alike, key, tasks, now)
-                if candidate is not None:
-                    backlog.candidates[candidate.group.key] = candidate
-            continue
-        kind = run.spec.kind_of(stage.spec)
-        gather = divided(state, run, stage) if alike.shared else None
-        if gather is not None or not alike.shared:
-            division = None
-            if gather is not None:
-                readers = run.stages[gather.consumer].spec.width
-                division = Division(gather.consumer, gather.match, readers, stage.spec.width)
-            if cached is None or not (timeless and _is_kept(alike, cached, basis, division)):
-                cached = CachedBags(kind, basis, own=OwnBags(division))
-            _make_anew(backlog, alike, cached, queued[: state.policy.profile.window], now)
-            cached.moved |= not all_of_it
-        else:
-            added = [_add(backlog, alike, key, tasks, now) for key, tasks in _bags(run, stage, queued)]
-            candidates = {each.group.key: each for each in added if each is not None}
-            cached = CachedBags(kind, basis, learned_of(state, kind), candidates, dict.fromkeys(candidates))
-        _find_homes(homes, run, stage, cached)
-        backlog.candidates.update(cached.candidates)
-        if all_of_it or cached.own is not None:
-            state.work.bags[pair] = cached
+        offered = _offer(backlog, homes, run, stage, now, evictable, basis, timeless=timeless)
+        offers.candidates[pair] = offered
+        cached = offers.bags.get(pair)
+        steady = cached is not None and bool(cached.candidates) and not cached.moved and not is_call(run)
+        if not steady or (state.policy.profile.locality and not is_settled(state, run, stage)):
+            offers.changed.add(pair)
+    for offered in offers.candidates.values():
+        backlog.candidates.update(offered)
+    homes.note_coming(offers.bags)
     state.cluster.snapshot.coming = homes.coming
     return backlog
+
+
+def _offer(
+    backlog: Backlog,
+    homes: Homes,
+    run: WorkflowRun,
+    stage: StageRun,
+    now: int,
+    evictable: Evictable | None,
+    basis: tuple[object, ...],
+    *,
+    timeless: bool,
+) -> dict[int, Candidate]:
+    """All that may be placed now of a stage, by number: its bags as they were, brought up to date, or made anew."""
+    state, pair = homes.state, (run.id, stage.number)
+    offers = state.work.offers
+    cached = offers.bags.get(pair)
+    fresh = cached is not None and timeless and _is_fresh(state, cached, basis)
+    if cached is not None and (fresh or _refresh(state, run, stage, cached, now, evictable, basis, timeless)):
+        if not fresh or not homes.stay(run, stage, cached):
+            _find_homes(homes, run, stage, cached)
+        return cached.candidates
+    queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
+    if stage.cache_checked is not None:
+        queued = queued[stage.cache_checked[queued // stage.members]]
+    all_of_it = stage.holds_only("not_before", 0)
+    if not all_of_it:
+        delayed = stage.not_before[queued] > now
+        all_of_it = not delayed.any()
+    if not all_of_it:
+        wake = int(stage.not_before[queued[delayed]].min())
+        backlog.wake_ms = wake if backlog.wake_ms is None else min(backlog.wake_ms, wake)
+        queued = queued[~delayed]
+    alike = _Alike(state, run, stage, evictable)
+    offers.drop(pair)
+    if len(queued) == 0:
+        return {}
+    if stage.spec.gang:
+        gangs = [_add(backlog, alike, key, tasks, now) for key, tasks in _gangs(state, run, stage, queued)]
+        return {each.group.key: each for each in gangs if each is not None}
+    kind = run.spec.kind_of(stage.spec)
+    gather = divided(state, run, stage) if alike.shared else None
+    if gather is not None or not alike.shared:
+        division = None
+        if gather is not None:
+            readers = run.stages[gather.consumer].spec.width
+            division = Division(gather.consumer, gather.match, readers, stage.spec.width)
+        if cached is None or not (timeless and _is_kept(alike, cached, basis, division)):
+            cached = CachedBags(kind, basis, own=OwnBags(division))
+        _make_anew(backlog, alike, cached, queued[: state.policy.profile.window], now)
+        cached.moved |= not all_of_it
+    else:
+        added = [_add(backlog, alike, key, tasks, now) for key, tasks in _bags(run, stage, queued)]
+        candidates = {each.group.key: each for each in added if each is not None}
+        cached = CachedBags(kind, basis, learned_of(state, kind), candidates, dict.fromkeys(candidates))
+    _find_homes(homes, run, stage, cached)
+    if all_of_it or cached.own is not None:
+        offers.keep(pair, cached)
+    return cached.candidates
+
+
+def _changed_stages(state: EngineState, basis: tuple[object, ...] | None) -> list[tuple[WorkflowRun, int]]:
+    """The stages that are looked at in this round, in the order in which their workflows came. Stages that may start no task any
+    more are offered no longer.
+
+    `basis`: the facts on which all depends; None = they depend on the moment.
+    """
+    offers, ready = state.work.offers, state.work.ready
+    _note_learned(state)
+    if basis is None or offers.basis != basis:
+        pairs = ready | offers.candidates.keys()
+    else:
+        pairs = offers.changed
+    offers.basis, offers.changed = basis, set()
+    runs, paused, found = state.work.runs, state.policy.queues.paused, []
+    for pair in pairs:
+        run = runs.get(pair[0])
+        if run is None or pair not in ready or run.paused or run.cancel_requested or paused(run.spec.queue):
+            offers.forget(pair)
+        else:
+            found.append((run.seq, pair[1], run))
+    return [(run, number) for _, number, run in sorted(found, key=itemgetter(0, 1))]
+
+
+def _note_learned(state: EngineState) -> None:
+    """Have the stages looked at of whose kind something was learned since the last round."""
+    offers, estimates = state.work.offers, state.work.estimates
+    kinds, offers.learned = estimates.learned_since(offers.learned), estimates.learned
+    if kinds is None:
+        offers.basis = None
+        return
+    for workflow, *stage in dict.fromkeys(kinds):
+        if stage:
+            offers.changed |= offers.by_kind.get((workflow, stage[0]), set())
+            continue
+        word = estimates.known_of(workflow, "")
+        if offers.words.get(workflow) != word:
+            offers.words[workflow] = word
+            for kind, pairs in offers.by_kind.items():
+                if kind[0] == workflow:
+                    offers.changed |= pairs
 
 
 def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indices, now: int) -> None:
@@ -254,19 +315,6 @@ def _rank_by_size(
     own.ranked_by = by
 
 
-def _offering(state: EngineState) -> list[tuple[WorkflowRun, int]]:
-    """Stages with QUEUED tasks, of workflows that may start some now, in the order in which the workflows came."""
-    runs, paused = state.work.runs, state.policy.queues.paused
-    waiting = [(runs[workflow], number) for workflow, number in state.work.ready]
-    open_queues = {queue for queue in {run.spec.queue for run, _ in waiting} if not paused(queue)}
-    found = [
-        (run.seq, number, run)
-        for run, number in waiting
-        if run.spec.queue in open_queues and not (run.paused or run.cancel_requested)
-    ]
-    return [(run, number) for _, number, run in sorted(found, key=itemgetter(0, 1))]
-
-
 def _basis(state: EngineState) -> tuple[object, ...]:
     """The facts that all offers depend on. Each stage depends on estimates and gather nodes too, and on what is noted with its
     bags.
@@ -279,6 +327,7 @@ def _basis(state: EngineState) -> tuple[object, ...]:
         policy.profile,
         policy.mounted,
         bool(state.cluster.drains),
+        policy.queues.changes,
     )
 
 

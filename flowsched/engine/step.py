@@ -216,7 +216,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
                 state.policy.queues.drop(name)
         case ProfileChanged(profile):
             statement.assign(state.policy, "profile", profile)
-            state.work.bags.clear()
+            state.work.offers.clear()
             count_wants(state, statement)
         case CallsRanked(ranks):
             for workflow, rank_ms in ranks.items():

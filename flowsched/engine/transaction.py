@@ -163,6 +163,7 @@ class Recorder(msgspec.Struct):
         anything = False
         for workflow in asked:
             run = self._runs[workflow]
+            self._note_held_back(run)
             changes = self._advances[workflow].changes
             for number, task, attempt in changes.freed:
                 self.free(run, run.stages[number], task, attempt)
@@ -179,6 +180,13 @@ class Recorder(msgspec.Struct):
             changes.fresh.clear()
             changes.anew.clear()
         return anything
+
+    def _note_held_back(self, run: WorkflowRun) -> None:
+        """Have all stages of a run looked at that was paused, goes on, or is being cancelled."""
+        offers, held_back = self.state.work.offers, run.paused or run.cancel_requested
+        if held_back != (run.id in offers.held_back):
+            offers.held_back ^= {run.id}
+            offers.changed.update([(run.id, stage.number) for stage in run.stages])
 
     def free(self, run: WorkflowRun, stage: StageRun, task: int, attempt: int) -> None:
         """An attempt holds nothing any more."""

@@ -11,6 +11,7 @@ from bench.virtual.drive import Drive, Fate
 from flowsched.engine.explain import explain
 from flowsched.engine.forecast import Margins, expected_starts, spread_of
 from flowsched.engine.state import EngineState
+from flowsched.engine.state.round import Answers
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import Pod
 from flowsched.scheduling.explain.forecast import Start
@@ -114,7 +115,8 @@ def test_the_interval_holds_the_start_that_stands_above_it() -> None:
     (reservation,) = drive.state.round.reservations
     reasons = drive.state.round.reasons
     for start_ms in (drive.now, drive.now + 3_600 * SECOND):
-        reasons[reservation.group] = structs.replace(reasons[reservation.group], start_ms=start_ms)
+        reason = structs.replace(reasons[reservation.group], start_ms=start_ms)
+        drive.state.round.reasons = Answers({**reasons, reservation.group: reason}.copy)
         (told,) = explain(drive.state, drive.state.work.runs["gang"], drive.now)
         assert told.start_ms is not None
         assert told.start_low_ms is not None
@@ -176,7 +178,8 @@ def test_a_group_that_waits_for_more_than_room_has_no_start() -> None:
     drive = busy(1, 4)
     (group,) = drive.state.round.refused
     reasons = drive.state.round.reasons
-    reasons[group] = structs.replace(reasons[group], code=ReasonCode.QUEUE_LIMIT)
+    reason = structs.replace(reasons[group], code=ReasonCode.QUEUE_LIMIT)
+    drive.state.round.reasons = Answers({group: reason}.copy)
     assert expected_starts(drive.state, [group], drive.now) == {}
 
 

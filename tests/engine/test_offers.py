@@ -18,6 +18,7 @@ from flowsched.engine.events import LookedUp, NodeDrained, ProfileChanged
 from flowsched.engine.predictor import written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import DrainOrder
+from flowsched.engine.state.work import Offers
 from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.values import replace
@@ -51,14 +52,13 @@ def described(backlog: Backlog) -> list[tuple[Any, ...]]:
 
 def collected(state: EngineState, now: int, evictable: Evictable | None = None) -> Backlog:
     """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
-    for offered in state.work.bags.values():
+    for offered in state.work.offers.bags.values():
         offered.behind = (
             1 << 20,
             offered.learned,
         )  # estimates and ranks may be older than what was learned since
     backlog = collect(state, now, evictable)
-    kept = dict(state.work.bags)
-    state.work.bags.clear()
+    kept, state.work.offers = state.work.offers, Offers()
     state.data.coming.clear()
     state.data.coming_from.clear()
     for (workflow, number), gathered in state.data.gathered.items():
@@ -66,8 +66,7 @@ def collected(state: EngineState, now: int, evictable: Evictable | None = None) 
         anew = [count * written_bytes(state, run, run.stages[at]) for at, count in gathered.parents.items()]
         assert gathered_bytes(state, run, run.stages[number]) == sum(anew)
     assert described(collect(state, now, evictable)) == described(backlog)
-    state.work.bags.clear()
-    state.work.bags.update(kept)
+    state.work.offers = kept
     return backlog
 
 
@@ -194,7 +193,7 @@ def test_a_measurement_of_a_kind_changes_what_its_waiting_tasks_ask_for() -> Non
     )
     collect(scene.state, scene.now)
     scene.state.work.outdate_kind(("w", "c"))
-    kept = {cached.kind: cached.basis is not None for cached in scene.state.work.bags.values()}
+    kept = {cached.kind: cached.basis is not None for cached in scene.state.work.offers.bags.values()}
     assert kept == {("w", "b"): True, ("w", "c"): False}
 
 
@@ -304,7 +303,7 @@ def test_one_end_after_many_does_not_have_all_that_wait_estimated_anew() -> None
     for _ in range(32):
         learn("w", "b", 10_000)
     collect(scene.state, scene.now)
-    cached = scene.state.work.bags["w", 0]
+    cached = scene.state.work.offers.bags["w", 0]
     cached.learned = known_of("w", "b")
     cached.behind, before = (0, cached.learned), dict(cached.candidates)
     learn("w", "b", 20_000)

@@ -88,12 +88,18 @@ def test_what_comes_home_is_looked_at_anew_for_who_still_waits() -> None:
     )
     [name] = scene.launched
     scene.start(name)
-    assert homes(scene) == [Home(0, 3 * GB, 3 * GB)]
+    assert (homes(scene), coming(scene)) == ([Home(0, 3 * GB, ("w", "2", "0"))], [3 * GB])
     scene.end(name, size=3 * GB, after=5_000)
-    assert homes(scene) == [Home(0, 3 * GB, 3 * GB)]
+    assert coming(scene) == [3 * GB]
     [push] = scene.last.transfers
     scene.arrive(push)
-    assert homes(scene) == [Home(0, 3 * GB, 0)]
+    assert (homes(scene), coming(scene)) == ([Home(0, 3 * GB, ("w", "2", "0"))], [0])
+
+
+def coming(scene: Scene) -> list[int]:
+    """Of the gather nodes of all who wait, the bytes that others will bring there."""
+    found = homes(scene)
+    return [scene.state.cluster.snapshot.coming_bytes(home) for home in found if home is not None]
 
 
 def homes(scene: Scene) -> list[Home | None]:

@@ -13,6 +13,7 @@ stages back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -90,6 +91,18 @@ def gathers_of(state: EngineState, run: WorkflowRun, stage: StageRun, far: int =
             break
         stage = run.stages[gather.consumer]
     return tuple(found)
+
+
+def is_settled(state: EngineState, run: WorkflowRun, stage: StageRun, far: int = _FAR) -> bool:
+    """Whether more knowledge changes nothing of how the outputs of a stage, and what is made of them, are gathered."""
+    while far >= 0:
+        gather = gather_of(state, run, stage)
+        if not state.data.gathers[run.id, stage.number][0]:
+            return False
+        if gather is None or not gather.through:
+            return True
+        stage, far = run.stages[gather.consumer], far - 1
+    return True
 
 
 def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: int) -> int:
@@ -170,6 +183,14 @@ class Homes:
             elif self._place(run, route) != (None if home is None else home.node):
                 return False
         return True
+
+    def note_coming(self, bags: Mapping[tuple[str, int], CachedBags]) -> None:
+        """Note the bytes that will come to the gather nodes of all that is offered."""
+        if self.state.policy.profile.locality:
+            routes = {(pair[0], route) for pair, cached in bags.items() for route in cached.homes}
+            for workflow, route in routes:
+                if route is not None:
+                    self._place(self.state.work.runs[workflow], route)
 
     def _place(self, run: WorkflowRun, route: Route) -> int | None:
         """The node of `at`. The bytes that will come there are noted."""

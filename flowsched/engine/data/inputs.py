@@ -120,7 +120,7 @@ def _waited_for(state: EngineState) -> set[int]:
     found: set[int] = set()
     for inputs in state.work.inputs.values():
         found.update(inputs or ())
-    for bags in state.work.bags.values():
+    for bags in state.work.offers.bags.values():
         found.update([dataset for each in bags.candidates.values() for dataset in each.group.reads])
     for refused in state.round.refused.values():
         found.update(refused.reads)

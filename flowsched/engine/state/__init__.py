@@ -43,11 +43,13 @@ class EngineState(msgspec.Struct):
 
         `anew`: so have facts of tasks that wait as before, as their inputs or their rank.
         """
-        cached = self.work.bags.get((run.id, stage.number))
+        offers, pair = self.work.offers, (run.id, stage.number)
+        offers.changed.add(pair)
+        cached = offers.bags.get(pair)
         if cached is not None and cached.own is not None and not anew:
             cached.moved = True
-        elif cached is not None:
-            del self.work.bags[run.id, stage.number]
+        else:
+            offers.drop(pair)
         self.data.unswept.add((run.id, stage.number))
         self.data.coming_from.pop((run.id, stage.number), None)
         self.data.arriving.pop((run.id, stage.number), None)
@@ -60,7 +62,7 @@ class EngineState(msgspec.Struct):
 
     def note_undone(self) -> None:
         """A step was undone: so are its derived values."""
-        self.work.bags.clear()
+        self.work.offers.clear()
         self.data.gathered.clear()
         self.data.coming.clear()
         self.data.coming_from.clear()

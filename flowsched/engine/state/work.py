@@ -196,6 +196,65 @@ class CachedBags(msgspec.Struct):
             del self.candidates[number], self.routes[number], self.own.sizes[number]
 
 
+class Offers(msgspec.Struct):
+    """What was offered in the last round, and the stages that are looked at in the next: a round costs what has changed.
+
+    Attributes:
+        bags: (workflow, stage) -> the bags of a stage.
+        candidates: (workflow, stage) -> all that is offered of a stage, by number.
+        changed: The stages of which something may have changed.
+        basis: The facts on which all depends, as they were; None = all stages are looked at.
+        by_kind: Kind of tasks -> the stages with bags.
+        learned: How much had been learned of any kind of tasks (`Estimates.learned`).
+        words: Workflow -> what users' words of runtimes were known to be worth.
+        held_back: Workflows that may start no task: they are paused, or being cancelled.
+    """
+
+    bags: dict[tuple[str, int], CachedBags] = msgspec.field(default_factory=dict)
+    candidates: dict[tuple[str, int], dict[int, Candidate]] = msgspec.field(default_factory=dict)
+    changed: set[tuple[str, int]] = msgspec.field(default_factory=set)
+    basis: tuple[object, ...] | None = None
+    by_kind: dict[tuple[str, str], set[tuple[str, int]]] = msgspec.field(default_factory=dict)
+    learned: int = 0
+    words: dict[str, object] = msgspec.field(default_factory=dict)
+    held_back: set[str] = msgspec.field(default_factory=set)
+
+    def clear(self) -> None:
+        """Have all made anew."""
+        self.bags.clear()
+        self.candidates.clear()
+        self.changed.clear()
+        self.by_kind.clear()
+        self.held_back.clear()
+        self.basis = None
+
+    def forget(self, pair: tuple[str, int]) -> None:
+        """Offer nothing of a stage any more."""
+        self.candidates.pop(pair, None)
+        self.changed.discard(pair)
+        self.drop(pair)
+
+    def keep(self, pair: tuple[str, int], cached: CachedBags) -> None:
+        """Keep the bags of a stage for the next round."""
+        self.bags[pair] = cached
+        self.by_kind.setdefault(cached.kind, set()).add(pair)
+
+    def drop(self, pair: tuple[str, int]) -> None:
+        """Have the bags of a stage made anew."""
+        cached = self.bags.pop(pair, None)
+        if cached is not None:
+            of_kind = self.by_kind.get(cached.kind, set())
+            of_kind.discard(pair)
+            if not of_kind:
+                self.by_kind.pop(cached.kind, None)
+
+    def outdate(self, pair: tuple[str, int]) -> None:
+        """Note that the facts have changed from which the bags of a stage were worked out."""
+        self.changed.add(pair)
+        if pair in self.bags:
+            self.bags[pair].basis = None
+
+
 class EngineRuns(msgspec.Struct):
     """Runs whose DAG another engine keeps.
 
@@ -228,7 +287,7 @@ class WorkState(msgspec.Struct):
         shapes_of: The keys of `shapes`, by workflow.
         equal_shapes: Shape -> the one object that stands for it, in all stages that ask for the same.
         inputs: (workflow, stage) -> dataset ids, where all shards read the same.
-        bags: (workflow, stage) -> the bags of a stage as they were offered last.
+        offers: What was offered in the last round.
         staged_on: Backlog item -> nodes to which its inputs were copied.
         estimates: The learned runtimes and amounts.
         engines: Runs whose DAG another engine keeps: their kinds, and which have ended.
@@ -250,7 +309,7 @@ class WorkState(msgspec.Struct):
     shapes_of: dict[str, list[ShapeKey]] = msgspec.field(default_factory=dict)
     equal_shapes: dict[Shape, Shape] = msgspec.field(default_factory=dict)
     inputs: dict[tuple[str, int], tuple[int, ...] | None] = msgspec.field(default_factory=dict)
-    bags: dict[tuple[str, int], CachedBags] = msgspec.field(default_factory=dict)
+    offers: Offers = msgspec.field(default_factory=Offers)
     staged_on: dict[GroupKey, tuple[int, ...]] = msgspec.field(default_factory=dict)
     estimates: Estimates = msgspec.field(default_factory=Estimates)
     engines: EngineRuns = msgspec.field(default_factory=EngineRuns)
@@ -279,22 +338,22 @@ class WorkState(msgspec.Struct):
         for number in groups:
             group = self.groups.get(number)
             if isinstance(group, GroupKey):
-                cached = self.bags.get((group.workflow, group.stage))
-                if cached is not None:
-                    cached.outdated.add(number)
+                pair = group.workflow, group.stage
+                self.offers.changed.add(pair)
+                if pair in self.offers.bags:
+                    self.offers.bags[pair].outdated.add(number)
 
     def outdate_kind(self, kind: tuple[str, str]) -> None:
         """Note that facts of all tasks of a kind have changed, besides their samples."""
-        for cached in self.bags.values():
-            if cached.kind == kind:
-                cached.basis = None
+        for pair in self.offers.by_kind.get(kind, ()):
+            self.offers.outdate(pair)
 
     def drop_inputs(self, statement: Statement, stages: Iterable[tuple[str, int]] | None = None) -> None:
         """Have the inputs of some stages, or of all, looked up again: they may read other datasets by now."""
         statement.undo_with(self.inputs.clear)
         for pair in list(self.inputs) if stages is None else stages:
-            if self.inputs.pop(pair, None) is not None and pair in self.bags:
-                self.bags[pair].basis = None
+            if self.inputs.pop(pair, None) is not None:
+                self.offers.outdate(pair)
 
     def forget(self, workflow: str) -> list[int]:
         """Drop the state of a workflow that has ended. Returns the numbers of its backlog items."""
@@ -307,12 +366,13 @@ class WorkState(msgspec.Struct):
         for shape in self.shapes_of.pop(workflow, ()):
             self.shapes.pop(shape, None)
         run = self.runs.pop(workflow, None)
+        self.offers.held_back.discard(workflow)
         for stage in run.stages if run is not None else ():
             pair = (workflow, stage.number)
             self.ready.discard(pair)
             self.impatient.discard(pair)
             self.inputs.pop(pair, None)
-            self.bags.pop(pair, None)
+            self.offers.forget(pair)
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_seats.pop((*pair, shard), None)
