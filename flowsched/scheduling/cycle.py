@@ -86,6 +86,7 @@ class _Cycle:
         self.reasons: list[Reason | Alike] = []
         # Once a group found no soft room, later ones get no new targets: it would be passed by for ever.
         self.closed = False
+        self.no_target: Reason | None = None  #: of the groups that are refused then
         self.any_ready = bool(state.snapshot.ready.any())
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.preemption = Preemption(
@@ -167,10 +168,16 @@ class _Cycle:
             or state.snapshot.nominations
         ):
             return
-        known = state.known_refusal(group) if self.preemption.is_idle(group.priority) else None
+        if not self.preemption.is_idle(group.priority):
+            return
+        known = self.known_refusal(group)
         if known is None or last.code is not known.code:
             return  # it waits for something else
-        self.reasons += self.fair_share.pass_by(user_queue, group, state.known_refusal)
+        self.reasons += self.fair_share.pass_by(user_queue, group, self.known_refusal)
+
+    def known_refusal(self, group: PodGroup) -> Reason | None:
+        """Why a group need not be tried, unless others make way for it; None = it may find room."""
+        return self.state.known_refusal(group) or self.away(group)
 
     def serve_nominated(self) -> None:
         """Place the groups for which victims have left (see `preemption`), the oldest first, before all other groups.
@@ -254,9 +261,8 @@ class _Cycle:
         known = state.known_refusal(group)
         if known is not None and not self.preemption.may(group):
             return known.of(group.key)
-        if self.closed and self.nowhere_local(group):
-            return Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
-        return None
+        away = self.away(group)
+        return None if away is None else away.of(group.key)
 
     def price(self, group: PodGroup, within: int) -> PlacementRequest | None:
         """Price the pods of a group for this batch; None where rules bind its pods together and the window is used up.
@@ -310,10 +316,16 @@ class _Cycle:
             )
         return s.available_times
 
-    def nowhere_local(self, group: PodGroup) -> bool:
-        """Whether every node lacks some of its inputs."""
-        asks = self.state.profile.of(group.queue).locality and bool(group.inputs)
-        return asks and not self.state.catalogue.nodes_with_all(group.inputs)
+    def away(self, group: PodGroup) -> Reason | None:
+        """Why a group is not tried once no room is left for copies: nodes have room for its pods, none of them has its inputs."""
+        if not self.closed or not group.inputs or not self.state.profile.of(group.queue).locality:
+            return None
+        room = self.state.nodes_with_room(group)
+        if not room or not room.isdisjoint(self.state.catalogue.nodes_with_all(group.inputs)):
+            return None
+        if self.no_target is None:
+            self.no_target = Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)
+        return self.no_target
 
     def batch_size(self, group: PodGroup, left: int) -> int:
         """How many pods of a bag may go now: until its queue stands behind the next one, and never beyond a cap or a quota."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import le
 from typing import Final
 
 import numpy as np
@@ -25,25 +26,32 @@ from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reservations import Reservations, Taken, longest_of, runtime_of
 from flowsched.scheduling.state.data import Catalogue
-from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.snapshot import IO, Snapshot
 from flowsched.statement import Statement
 
-#: Profile, `min_resources`, and of each role its shape without its requests, as far as room depends on it; its minimum, -1 in bags.
-Traits = tuple[str, tuple[int, ...] | None, tuple[tuple[object, int], ...]]
+
+class Kin:
+    """Stands for the families that have something in common: their traits, and what their pods ask for but the disk's bandwidth."""
+
+    __slots__ = ()
 
 
 class Family:
     """Groups that the same lack of room refuses. There is one object for all of them.
 
     Attributes:
-        traits: All that they share, but what their pods ask for.
         asked: Of each role, (R,) what one pod asks for.
+        kin: Of all families with its traits.
+        size: Of those whose pods ask for as much of everything but the disk's bandwidth.
+        small: Whether some node has as much of everything as a pod of a bag asks for, if no node has more of anything than this
+            one; None = it is not known yet.
     """
 
-    __slots__ = ("asked", "traits")
+    __slots__ = ("asked", "kin", "size", "small")
 
-    def __init__(self, traits: Traits, asked: tuple[tuple[int, ...], ...]) -> None:
-        self.traits, self.asked = traits, asked
+    def __init__(self, asked: tuple[tuple[int, ...], ...], kin: Kin, size: Kin) -> None:
+        self.asked, self.kin, self.size = asked, kin, size
+        self.small: bool | None = None
 
 
 class Families:
@@ -51,14 +59,18 @@ class Families:
 
     def __init__(self) -> None:
         self._basis: tuple[Profile, bool] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
         self._known: dict[int, tuple[tuple[RoleRequest, ...], Family]] = {}
-        self._families: dict[tuple[Traits, tuple[tuple[int, ...], ...]], Family] = {}
+        self._families: dict[tuple[Kin, tuple[tuple[int, ...], ...]], Family] = {}
+        self._kin: dict[object, Kin] = {}
 
     def begin(self, profile: Profile, budgets: Budgets, waiting: int) -> None:
         """A cycle begins. `waiting`: how many groups it has."""
         basis = profile, bool(budgets.limits)
         if basis != self._basis or len(self._known) > 2 * waiting + _MOST_GONE:
-            self._known, self._families = {}, {}
+            self._clear()
         self._basis = basis
         self._profile, self._direct = basis
 
@@ -77,11 +89,22 @@ class Families:
             # Room and the built-in filters know neither how much its pods read and write, nor their image.
             nodes = what.selector, what.tolerations, what.rules, what.rack, what.one_per_node, what.unknown
             roles.append(((nodes, what.direct if self._direct else ()), least))
-        traits = profile.name, group.min_resources, tuple(roles)
+        kin = self._kin_of((profile.name, group.min_resources, tuple(roles)))
         asked = tuple([role.shape.requests for role in group.roles])
-        family = self._families.setdefault((traits, asked), Family(traits, asked))
+        family = self._families.get((kin, asked))
+        if family is None:
+            size = self._kin_of((kin, tuple([without_io(requests) for requests in asked])))
+            family = self._families[kin, asked] = Family(asked, kin, size)
         self._known[group.key] = group.roles, family
         return family
+
+    def _kin_of(self, common: object) -> Kin:
+        return self._kin.setdefault(common, Kin())
+
+
+def without_io(requests: tuple[int, ...]) -> tuple[int, ...]:
+    """(R,) a request without the disk's bandwidth."""
+    return (*requests[:IO], 0, *requests[IO + 1 :])
 
 
 #: So many groups that have gone may be known still.
@@ -100,7 +123,8 @@ class CycleState:
         allocations: Placements so far, by group key.
         full, delayed: Why groups of some families were refused. Room only shrinks in a cycle, so a refusal holds until its end:
             `full` for the whole family, `delayed` for those that would outlast the reservation's start.
-        larger: By traits, of bags that found no room, what a pod asked for, the most that one may, and the refusal of all between.
+        larger: By traits, the most that a pod of a bag may ask for (R,), and, of bags that found no room, (axis, amount) of what
+            was lacking, and the refusal of all that ask for as much or more of it.
         available_times: How long nodes are busy; None until the cycle has asked for it.
     """
 
@@ -130,7 +154,8 @@ class CycleState:
         self.reservations = Reservations(snapshot, self.room, profile, now)
         self.full: dict[Family, Reason] = {}
         self.delayed: dict[Family, Reason] = {}
-        self.larger: dict[Traits, list[tuple[tuple[int, ...], tuple[int, ...], Reason]]] = {}
+        self.larger: dict[Kin, tuple[tuple[int, ...], list[tuple[tuple[tuple[int, int], ...], Reason]]]] = {}
+        self._with_room: dict[Kin, frozenset[int]] = {}
         self.available_times: AvailableTimes | None = None
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
@@ -152,14 +177,26 @@ class CycleState:
             known = self.delayed.get(family)
         if known is not None or group.gang:
             return known
+        larger = self.larger.get(family.kin)
+        if larger is None or not self._is_small(family, larger[0]):
+            return None
         asked = family.asked[0]
-        for least, most, reason in self.larger.get(family.traits, ()):
-            sizes = zip(
-                least, asked, most, strict=False
-            )  # a resource that nodes have had since counts for none of them
-            if len(asked) == len(most) and all(low <= want <= high for low, want, high in sizes):
+        for least, reason in larger[1]:
+            for axis, need in least:
+                if asked[axis] < need:
+                    break
+            else:
                 return reason
         return None
+
+    @staticmethod
+    def _is_small(family: Family, most: tuple[int, ...]) -> bool:
+        """Whether a pod asks for no more than `most` of anything. A pod that knows of fewer resources is compared with none."""
+        if family.small is None:
+            asked = family.asked[0]
+            fits = len(asked) == len(most) and all(map(le, asked, most))
+            family.small = fits
+        return family.small
 
     def note_full(self, group: PodGroup, family: Family, allowed: Mask, reason: Reason) -> None:
         """Note why a group of a family finds no room. `allowed`: (N,) where a bag's pods may run.
@@ -170,13 +207,44 @@ class CycleState:
         bag = not group.gang and group.min_resources is None
         if not bag or reason.code is not ReasonCode.INSUFFICIENT or self.snapshot.zones:
             return
-        sizes = self.larger.setdefault(family.traits, [])
-        if len(sizes) < _MOST_SIZES:
+        known, asked = self.larger.get(family.kin), family.asked[0]
+        if known is None:
             nodes = self.snapshot.allocatable[allowed]
             most = nodes.max(axis=0)
-            if len(family.asked[0]) == len(most) and (nodes == most).all(axis=1).any():
-                text = f"a task that asks for no more finds no room: {reason.message}"
-                sizes.append((family.asked[0], tuple(most.tolist()), structs.replace(reason, message=text)))
+            if not (nodes == most).all(axis=1).any():
+                return
+            known = self.larger[family.kin] = tuple(most.tolist()), []
+        if len(known[1]) < _MOST_SIZES and self._is_small(family, known[0]):
+            text = f"a task that asks for no more finds no room: {reason.message}"
+            known[1].append((self._scarce(asked, allowed), structs.replace(reason, message=text)))
+
+    def _scarce(self, asked: tuple[int, ...], allowed: Mask) -> tuple[tuple[int, int], ...]:
+        """(axis, amount) of the part of a request that alone finds no room: the first resource of which no node has so much left.
+
+        It is all but the disk's bandwidth where one node lacks this and another that. (Where room is full for want of bandwidth,
+        the reason is another one.)
+        """
+        parts = [(axis, need) for axis, need in enumerate(without_io(asked)) if need > 0]
+        for axis, need in parts:
+            if not (self.room.hard(axis)[allowed] >= need).any():
+                return ((axis, need),)
+        return tuple(parts)
+
+    def nodes_with_room(self, group: PodGroup) -> frozenset[int]:
+        """The nodes with room for one of its pods, but for the disk's bandwidth, when the cycle first asked about a group of its
+        size: there may be fewer by now.
+        """
+        family = self.family(group)
+        found = self._with_room.get(family.size)
+        if found is None:
+            fits = np.zeros(len(self.snapshot), dtype=np.bool_)
+            for asked, allowed in zip(family.asked, self.pricer.allowed(group), strict=True):
+                rows = [
+                    self.room.hard(axis) >= need for axis, need in enumerate(without_io(asked)) if need > 0
+                ]
+                fits |= np.logical_and.reduce([allowed, *rows])
+            found = self._with_room[family.size] = frozenset(np.flatnonzero(fits).tolist())
+        return found
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""

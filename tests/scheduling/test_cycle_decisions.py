@@ -852,14 +852,35 @@ def test_pods_of_a_paused_queue_are_told_so_though_pods_like_them_find_no_room()
 
 
 def test_pods_beside_full_nodes_wait_for_their_data() -> None:
-    """Free room is kept for copies, the only node with the inputs is full: ten pods wait, and where they will run is foreseen: four
-    where cores are free in 30 s, four where a copy has come and a minute has passed, and the others again on the first.
+    """Free room is kept for copies, the only node with the inputs is full: ten pods wait, and one look tells so of all. Where the
+    first of them will run is foreseen. A pod that has its inputs on the other node starts there.
     """
     snapshot, catalogue = cluster(4, 4), Catalogue()
     data = catalogue.intern("data", 1 << 30)
     catalogue.add_replica(data, 0)
     run(snapshot, "runs", 0, 4, until_ms=30 * SECOND)
     stage(snapshot, "staging", 1, 4)
-    plan = decide(snapshot, *[bag(key, inputs=(data,)) for key in range(1, 11)], catalogue=catalogue, now=0)
-    assert set(codes(plan).values()) == {ReasonCode.WAITING_FOR_DATA}
-    assert [where for _, where in plan.ahead] == [0] * 4 + [1] * 4 + [0] * 2
+    other = catalogue.intern("other", 1 << 30)
+    catalogue.add_replica(other, 1)
+    waiting = [bag(key, inputs=(data,)) for key in range(1, 11)]
+    plan = decide(snapshot, *waiting, bag(11, inputs=(other,)), catalogue=catalogue, now=0)
+    assert codes(plan) == dict.fromkeys(range(1, 11), ReasonCode.WAITING_FOR_DATA)
+    assert plan.looked_at == 2
+    assert plan.ahead == ((1, 0),)
+    assert nodes(plan) == {11: [[1]]}
+
+
+def test_pods_whose_nodes_are_all_full_are_not_told_to_wait_for_their_data() -> None:
+    """Room on a third node is kept for copies. Pods that may run on the two others alone find no room, and are told so."""
+    snapshot, catalogue = cluster(4, labels={"at": "x"}), Catalogue()
+    snapshot.put_node(node("n1", labels={"at": "x"}))
+    snapshot.put_node(node("n2"))
+    data = catalogue.intern("data", 1 << 30)
+    catalogue.add_replica(data, 0)
+    run(snapshot, "runs", 0, 4, until_ms=30 * SECOND)
+    run(snapshot, "runs too", 1, 4, until_ms=30 * SECOND)
+    stage(snapshot, "staging", 2, 4)
+    anywhere = [bag(key, inputs=(data,)) for key in (1, 2)]
+    there = [bag(key, what=shape(selector=(("at", "x"),)), inputs=(data,)) for key in (3, 4)]
+    plan = decide(snapshot, *anywhere, *there, catalogue=catalogue, now=0)
+    assert codes(plan) == {1: "WaitingForData", 2: "WaitingForData", 3: "Insufficient", 4: "Insufficient"}

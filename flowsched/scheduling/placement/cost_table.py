@@ -319,6 +319,11 @@ class Pricer:
         """As `price`."""
         return self._of(group.queue)._own(group)
 
+    def allowed(self, group: PodGroup) -> Sequence[Mask]:
+        """Of each role, (N,) the nodes that allow its pods by node rules alone."""
+        found = self._of(group.queue)._requirements(group)
+        return [found.allowed[found.order.index(role)].mask for role in range(len(group.roles))]
+
     def _of(self, queue: str) -> Pricer:
         """The pricer of a queue's profile."""
         profile = self._profile.of(queue)

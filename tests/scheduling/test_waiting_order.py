@@ -1,0 +1,131 @@
+"""The order of waiting groups that is kept from cycle to cycle, the families of groups, and reasons of groups that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduling_cases import GIB, SECOND, bag, cluster, gang, run, shape
+
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.plan import Alike, Reason, ReasonCode, Reasons
+from flowsched.scheduling.pod_group import PodGroup
+from flowsched.scheduling.policy.framework import PROFILES, Profile
+from flowsched.scheduling.queues.ordering import WaitingOrder
+from flowsched.scheduling.queues.tree import Queue, QueueTree
+from flowsched.scheduling.state.data import Catalogue
+from flowsched.values import replace
+
+OURS = PROFILES["flowsched"]
+HALF = (2_000, 8 * GIB)
+SHAPES = (shape(1, 1), shape(3, 1))
+
+
+@st.composite
+def groups(draw: st.DrawFn, key: int) -> PodGroup:
+    """A bag or a gang of one of two queues and three workflows."""
+    facts = {
+        "queue": draw(st.sampled_from("ab")),
+        "workflow": draw(st.sampled_from("xyz")),
+        "priority": draw(st.integers(0, 1)),
+        "rank_ms": draw(st.sampled_from((0, 5, 900, 70_000, 80_000))),
+        "ready_ms": draw(st.integers(0, 40)) * 100 * SECOND,
+        "runtime_ms": draw(st.sampled_from((None, 1_000, 9_000))),
+    }
+    if draw(st.integers(0, 4)) == 0:
+        return gang(key, 2, promised_ms=draw(st.sampled_from((None, 7))), **facts)
+    return bag(key, draw(st.integers(1, 3)), draw(st.sampled_from(SHAPES)), **facts)
+
+
+backlogs = st.lists(st.integers(0, 40), max_size=40, unique=True).flatmap(
+    lambda keys: st.tuples(*[groups(key) for key in keys])
+)
+
+
+def plain(
+    backlog: Sequence[PodGroup], queues: QueueTree, profile: Profile, now: int, longer_ms: int | None
+) -> dict[str, list[int]]:
+    """The same order, each group looked at."""
+    ends: dict[str, int] = {}
+    for group in backlog:
+        ends[group.workflow] = max(group.rank_ms, ends.get(group.workflow, 0))
+
+    def key(group: PodGroup) -> tuple[int, ...]:
+        waited = max(0, now - group.ready_ms)
+        first = -group.priority - waited // profile.promote_ms, not (group.gang and group.promised_ms)
+        if queues.get(group.queue).order == "fifo":
+            return *first, group.ready_ms, group.key
+        no_time = longer_ms is not None and group.rank_ms >= longer_ms
+        large = group.roles[0].shape.requests[0] > 2_000
+        length = 0 if no_time or group.gang or large else ends[group.workflow].bit_length()
+        return *first, -(waited // 600_000), length, -group.rank_ms, group.ready_ms, group.key
+
+    names = sorted({group.queue for group in backlog})
+    return {
+        name: [group.key for group in sorted((g for g in backlog if g.queue == name), key=key)]
+        for name in names
+    }
+
+
+@given(
+    st.lists(
+        st.tuples(backlogs, st.integers(0, 30), st.sampled_from((None, 800, 75_000)), st.booleans()),
+        max_size=6,
+    )
+)
+def test_a_kept_order_is_the_order_of_the_groups_that_wait(
+    steps: list[tuple[tuple[PodGroup, ...], int, int | None, bool]],
+) -> None:
+    """Groups come, go and change, time passes, the longest workflow changes, a queue becomes one that is first in, first out."""
+    profile = replace(OURS, order="shortest")
+    kept, queues, now, known = WaitingOrder(), QueueTree([Queue("a")]), 0, {}
+    for backlog, minutes, longer_ms, fifo in steps:
+        now += minutes * 60 * SECOND
+        if fifo != (queues.get("a").order == "fifo"):
+            queues.put(Queue("a", order="fifo" if fifo else "best-effort"))
+        stay = [known.get(group.key, group) if group.key % 2 else group for group in backlog]
+        known = {group.key: group for group in stay}
+        kept.bring(stay, queues, profile, now, HALF)
+        found = {name: [group.key for group in some] for name, some in kept.by_queue(longer_ms).items()}
+        assert found == plain(stay, queues, profile, now, longer_ms)
+        runtimes = [profile.default_runtime_ms if g.runtime_ms is None else g.runtime_ms for g in stay]
+        cores = [sum(role.count * role.shape.requests[0] for role in group.roles) for group in stay]
+        assert kept.work == sum(a * b for a, b in zip(runtimes, cores, strict=True))
+
+
+def test_a_group_moves_when_its_time_has_come_though_nothing_else_changes() -> None:
+    """The second group is ready a second earlier: it is ten minutes old first, and goes before one of higher rank."""
+    kept, queues = WaitingOrder(), QueueTree()
+    backlog = [bag(1, rank_ms=9, ready_ms=SECOND), bag(2, ready_ms=0)]
+    found = []
+    for now in (599 * SECOND, 600 * SECOND, 601 * SECOND):
+        kept.bring(backlog, queues, OURS, now)
+        found.append([group.key for group in kept.by_queue()["default"]])
+    assert found == [[1, 2], [2, 1], [1, 2]]
+
+
+def test_reasons_of_groups_that_are_alike_are_made_when_they_are_read() -> None:
+    """Three groups wait: one for its own reason, two for the same."""
+    own, shared = Reason(7, ReasonCode.PAUSED, "paused"), Reason(1, ReasonCode.INSUFFICIENT, "no room")
+    reasons = Reasons([own, Alike(shared, [bag(1), bag(2)])])
+    two = Reason(2, ReasonCode.INSUFFICIENT, "no room")
+    assert (len(reasons), list(reasons)) == (3, [own, shared, two])
+    assert (reasons[2], reasons[-1], reasons[:1]) == (two, two, (own,))
+    assert reasons == (own, shared, two)
+    assert reasons != (own, shared)
+    assert list(reasons.distinct()) == [own, shared]
+    with pytest.raises(IndexError):
+        reasons[3]
+
+
+def test_without_a_free_core_pods_of_any_demand_on_disks_are_refused_by_one_look() -> None:
+    """Each of thirty pods asks for less of the disk's bandwidth than the one before it: none is looked at but the first."""
+    snapshot = cluster(4, disk_rate=1_000_000_000)
+    run(snapshot, "runs", 0, 4)
+    backlog = [bag(key, what=shape(1, io=1_000_000 * (40 - key))) for key in range(2, 32)]
+    plan = cycle(snapshot, Catalogue(), QueueTree(), backlog, OURS, 0)
+    assert {each.code for each in plan.reasons} == {ReasonCode.INSUFFICIENT}
+    assert len(plan.reasons) == 30
+    assert plan.looked_at <= 3
