@@ -12,7 +12,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.data.cache_values import Evictable, shut_nodes
-from flowsched.engine.data.gather_nodes import Homes, divided, gathers_of, is_call, is_settled
+from flowsched.engine.data.gather_nodes import Homes, divided, gathers_of, is_call, next_unknown
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
@@ -89,8 +89,11 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
         offers.candidates[pair] = offered
         cached = offers.bags.get(pair)
         steady = cached is not None and bool(cached.candidates) and not cached.moved and not is_call(run)
-        if not steady or (state.policy.profile.locality and not is_settled(state, run, stage)):
+        if not steady:
             offers.changed.add(pair)
+        unknown = next_unknown(state, run, stage) if state.policy.profile.locality else None
+        if unknown is not None:
+            offers.wait(pair, (run.id, unknown.number), run.spec.kind_of(unknown.spec))
     for offered in offers.candidates.values():
         backlog.candidates.update(offered)
     homes.note_coming(offers.bags)
@@ -113,10 +116,8 @@ def _offer(
     state, pair = homes.state, (run.id, stage.number)
     offers = state.work.offers
     cached = offers.bags.get(pair)
-    fresh = cached is not None and timeless and _is_fresh(state, cached, basis)
-    if cached is not None and (fresh or _refresh(state, run, stage, cached, now, evictable, basis, timeless)):
-        if not fresh or not homes.stay(run, stage, cached):
-            _find_homes(homes, run, stage, cached)
+    if cached is not None and _refresh(state, run, stage, cached, now, evictable, basis, timeless):
+        _find_homes(homes, run, stage, cached)
         return cached.candidates
     queued = np.flatnonzero(stage.task_state == TaskState.QUEUED)
     if stage.cache_checked is not None:
@@ -190,6 +191,7 @@ def _note_learned(state: EngineState) -> None:
     for workflow, *stage in dict.fromkeys(kinds):
         if stage:
             offers.changed |= offers.by_kind.get((workflow, stage[0]), set())
+            offers.tell((workflow, stage[0]))
             continue
         word = estimates.known_of(workflow, "")
         if offers.words.get(workflow) != word:
@@ -329,13 +331,6 @@ def _basis(state: EngineState) -> tuple[object, ...]:
         bool(state.cluster.drains),
         policy.queues.changes,
     )
-
-
-def _is_fresh(state: EngineState, cached: CachedBags, basis: tuple[object, ...]) -> bool:
-    """Whether nothing of a stage's bags has changed but gather nodes: of a thousand stages that wait, few change at a time."""
-    if cached.moved or cached.outdated or not cached.candidates or cached.basis != basis:
-        return False
-    return learned_of(state, cached.kind) in (cached.learned, cached.behind[1])
 
 
 def _refresh(

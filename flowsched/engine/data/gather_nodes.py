@@ -93,16 +93,18 @@ def gathers_of(state: EngineState, run: WorkflowRun, stage: StageRun, far: int =
     return tuple(found)
 
 
-def is_settled(state: EngineState, run: WorkflowRun, stage: StageRun, far: int = _FAR) -> bool:
-    """Whether more knowledge changes nothing of how the outputs of a stage, and what is made of them, are gathered."""
-    while far >= 0:
+def next_unknown(state: EngineState, run: WorkflowRun, stage: StageRun, far: int = _FAR) -> StageRun | None:
+    """The first stage, on the way that outputs take to the task that gathers them, of whose own outputs nothing is known: with
+    more knowledge another task may gather them. None = there is none.
+    """
+    while far >= 0 and run.graph.edges_out[stage.number]:
         gather = gather_of(state, run, stage)
         if not state.data.gathers[run.id, stage.number][0]:
-            return False
+            return stage
         if gather is None or not gather.through:
-            return True
+            return None
         stage, far = run.stages[gather.consumer], far - 1
-    return True
+    return None
 
 
 def consumer_shard(gather: Gather, stage: StageRun, consumer: StageRun, shard: int) -> int:
@@ -167,22 +169,6 @@ class Homes:
         """Where a task gathers its inputs; None = nowhere, since there are no two nodes, or none is ready that could run it."""
         node = self._place(run, route)
         return None if node is None else Home(node, route.sent, _gatherer(run, route))
-
-    def stay(self, run: WorkflowRun, stage: StageRun, cached: CachedBags) -> bool:
-        """Whether the gather nodes of a stage's bags are the same still.
-
-        How its own outputs are gathered changes with its tasks and with what is learned of them: the caller has compared these.
-        """
-        gathers = cached.gathers
-        if gathers and gathers[0].through and gathers_of(self.state, run, stage) != gathers:
-            return False
-        for route, home in cached.homes.items():
-            if route is None:
-                if is_call(run):
-                    return False
-            elif self._place(run, route) != (None if home is None else home.node):
-                return False
-        return True
 
     def note_coming(self, bags: Mapping[tuple[str, int], CachedBags]) -> None:
         """Note the bytes that will come to the gather nodes of all that is offered."""

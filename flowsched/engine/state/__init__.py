@@ -45,6 +45,7 @@ class EngineState(msgspec.Struct):
         """
         offers, pair = self.work.offers, (run.id, stage.number)
         offers.changed.add(pair)
+        offers.tell(pair)
         cached = offers.bags.get(pair)
         if cached is not None and cached.own is not None and not anew:
             cached.moved = True

@@ -17,7 +17,7 @@ class Answers(Mapping[int, V]):
     """Answers of a round by group, made when they are first read: most rounds follow before a client asks for them.
 
     Args:
-        make: Makes all of them. What it reads is not modified.
+        make: Makes all of them, of values that do not change.
     """
 
     __slots__ = ("_made", "_make", "_without")

@@ -197,16 +197,17 @@ class CachedBags(msgspec.Struct):
 
 
 class Offers(msgspec.Struct):
-    """What was offered in the last round, and the stages that are looked at in the next: a round costs what has changed.
+    """The groups that were offered in the last round, and the stages that the next one looks at: it costs what has changed.
 
     Attributes:
         bags: (workflow, stage) -> the bags of a stage.
-        candidates: (workflow, stage) -> all that is offered of a stage, by number.
+        candidates: (workflow, stage) -> the groups of a stage that are offered, by number.
         changed: The stages of which something may have changed.
         basis: The facts on which all depends, as they were; None = all stages are looked at.
         by_kind: Kind of tasks -> the stages with bags.
+        waiting: A stage or a kind of tasks of whose outputs nothing is known -> the stages whose gather nodes depend on it.
         learned: How much had been learned of any kind of tasks (`Estimates.learned`).
-        words: Workflow -> what users' words of runtimes were known to be worth.
+        words: Workflow -> the known worth of its users' words of runtimes.
         held_back: Workflows that may start no task: they are paused, or being cancelled.
     """
 
@@ -215,6 +216,7 @@ class Offers(msgspec.Struct):
     changed: set[tuple[str, int]] = msgspec.field(default_factory=set)
     basis: tuple[object, ...] | None = None
     by_kind: dict[tuple[str, str], set[tuple[str, int]]] = msgspec.field(default_factory=dict)
+    waiting: dict[tuple[str, int | str], set[tuple[str, int]]] = msgspec.field(default_factory=dict)
     learned: int = 0
     words: dict[str, object] = msgspec.field(default_factory=dict)
     held_back: set[str] = msgspec.field(default_factory=set)
@@ -225,6 +227,7 @@ class Offers(msgspec.Struct):
         self.candidates.clear()
         self.changed.clear()
         self.by_kind.clear()
+        self.waiting.clear()
         self.held_back.clear()
         self.basis = None
 
@@ -247,6 +250,15 @@ class Offers(msgspec.Struct):
             of_kind.discard(pair)
             if not of_kind:
                 self.by_kind.pop(cached.kind, None)
+
+    def wait(self, pair: tuple[str, int], *unknown: tuple[str, int | str]) -> None:
+        """Look at a stage again when something is known of the outputs of another stage, or of a kind of tasks."""
+        for each in unknown:
+            self.waiting.setdefault(each, set()).add(pair)
+
+    def tell(self, known: tuple[str, int | str]) -> None:
+        """Something may be known of the outputs of a stage, or of a kind of tasks."""
+        self.changed |= self.waiting.pop(known, set())
 
     def outdate(self, pair: tuple[str, int]) -> None:
         """Note that the facts have changed from which the bags of a stage were worked out."""
@@ -287,7 +299,7 @@ class WorkState(msgspec.Struct):
         shapes_of: The keys of `shapes`, by workflow.
         equal_shapes: Shape -> the one object that stands for it, in all stages that ask for the same.
         inputs: (workflow, stage) -> dataset ids, where all shards read the same.
-        offers: What was offered in the last round.
+        offers: The groups that were offered in the last round.
         staged_on: Backlog item -> nodes to which its inputs were copied.
         estimates: The learned runtimes and amounts.
         engines: Runs whose DAG another engine keeps: their kinds, and which have ended.
@@ -373,6 +385,12 @@ class WorkState(msgspec.Struct):
             self.impatient.discard(pair)
             self.inputs.pop(pair, None)
             self.offers.forget(pair)
+            self.offers.waiting.pop(pair, None)
+            kind = run.spec.kind_of(stage.spec) if run is not None else None
+            if kind in self.offers.waiting:
+                self.offers.waiting[kind] -= {
+                    each for each in self.offers.waiting[kind] if each[0] == workflow
+                }
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_seats.pop((*pair, shard), None)

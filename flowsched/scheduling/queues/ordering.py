@@ -110,7 +110,7 @@ class _Changes:
 
 
 def _counted(group: PodGroup) -> tuple[object, ...]:
-    """What `WaitingOrder` counts of a group. (The same roles are mostly one object.)"""
+    """The facts of a group that a `WaitingOrder` counts. (The same roles are mostly one object.)"""
     return group.rank_ms, group.runtime_ms, group.workflow, group.roles
 
 
