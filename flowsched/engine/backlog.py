@@ -76,7 +76,7 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
     """Everything that may be placed now, at most `profile.window` groups a stage (the rest waits its turn).
 
     Args:
-        state: Its cached bags (`work.bags`) are brought up to date.
+        state: Its offers (`work.offers`) are brought up to date.
         now: Wall-clock ms.
         evictable: The copies that caches with a limit may drop; None = no cache has a limit.
     """
@@ -174,7 +174,10 @@ def _changed_stages(state: EngineState, basis: tuple[object, ...] | None) -> lis
     runs, paused, found = state.work.runs, state.policy.queues.paused, []
     for pair in pairs:
         run = runs.get(pair[0])
-        if run is None or pair not in ready or run.paused or run.cancel_requested or paused(run.spec.queue):
+        held_back = run is not None and (run.paused or run.cancel_requested)
+        if run is not None and held_back:
+            offers.held_back.add(run.id)
+        if run is None or held_back or pair not in ready or paused(run.spec.queue):
             offers.forget(pair)
         else:
             found.append((run.seq, pair[1], run))

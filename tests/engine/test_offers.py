@@ -14,7 +14,7 @@ from flowsched.engine import admission, backlog
 from flowsched.engine.backlog import Backlog, collect
 from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.data.gather_nodes import gathered_bytes
-from flowsched.engine.events import LookedUp, NodeDrained, ProfileChanged
+from flowsched.engine.events import LookedUp, NodeDrained, ProfileChanged, Tick
 from flowsched.engine.predictor import written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import DrainOrder
@@ -360,3 +360,16 @@ def test_the_bytes_that_a_task_gathers_follow_its_producers(monkeypatch: pytest.
     scene.start("fs-w-a-0-0", "fs-w-a-1-0")
     scene.end("fs-w-a-0-0", size=4_000_000_000)
     assert (before, gathered_bytes(scene.state, run, run.stages[1])) == (100_000_000, 8_000_000_000)
+
+
+def test_a_paused_run_goes_on_though_a_step_was_undone_meanwhile() -> None:
+    """Two runs wait, one of them is paused. A step is not written; a round follows, and the run is resumed."""
+    scene = Scene(node(cpu=2))
+    scene.submit("w", {"name": "a", "command": ["x"]}, {"name": "b", "command": ["x"], "needs": ["a"]})
+    scene.command("w", "pause")
+    scene.end("fs-w-a-0-0")
+    step(scene.state, [Tick()], scene.now + 20_000).drop()
+    scene.submit("v", {"name": "a", "command": ["x"]})
+    assert scene.launched == ["fs-v-a-0-0"]
+    scene.command("w", "resume")
+    assert scene.launched == ["fs-w-b-0-0"]
