@@ -69,7 +69,8 @@ def test_four_times_the_waiting_stages_make_no_forecast_dearer() -> None:
             for at in range(stages)
         ]
         scene.submit("w", *some)
-        assert set(scene.state.round.refused) == set(scene.state.round.reasons)  # they are made when first read
+        answers = scene.state.round  # they are made when they are first read
+        assert set(answers.refused) == set(answers.reasons)
         calls, found = calls_of(lambda scene=scene: forecast_of(scene.state, scene.now))  # type: ignore[misc]
         assert found is not None
         assert len(found.waiting) == 48
