@@ -129,3 +129,51 @@ def test_without_a_free_core_pods_of_any_demand_on_disks_are_refused_by_one_look
     assert {each.code for each in plan.reasons} == {ReasonCode.INSUFFICIENT}
     assert len(plan.reasons) == 30
     assert plan.looked_at <= 3
+
+
+def test_without_a_free_core_pods_of_any_memory_are_refused_by_one_look() -> None:
+    """Each of thirty pods asks for less memory than the one before it."""
+    snapshot = cluster(4, memory=64)
+    run(snapshot, "runs", 0, 4)
+    backlog = [bag(key, what=shape(1, 40 - key)) for key in range(2, 32)]
+    plan = cycle(snapshot, Catalogue(), QueueTree(), backlog, OURS, 0)
+    assert {each.code for each in plan.reasons} == {ReasonCode.INSUFFICIENT}
+    assert (len(plan.reasons), plan.looked_at <= 3) == (30, True)
+
+
+def test_a_group_that_asks_for_less_than_in_the_last_cycle_is_no_longer_refused_with_others() -> None:
+    """One core is free, three pods ask for two; then one of them asks for one."""
+    snapshot = cluster(4)
+    run(snapshot, "runs", 0, 3)
+    larger = [bag(key, what=shape(2)) for key in (1, 2, 3)]
+    profile = replace(OURS, backfill="none")
+    assert cycle(snapshot, Catalogue(), QueueTree(), larger, profile, 0).placements == ()
+    smaller = bag(3, what=shape(1))
+    plan = cycle(snapshot, Catalogue(), QueueTree(), [*larger[:2], smaller], profile, 1)
+    assert [placed.group for placed in plan.placements] == [3]
+
+
+def test_a_workflow_gives_way_as_soon_as_its_longest_group_has_gone() -> None:
+    """A group of workflow x waits as before; x was longer than y while another group of it waited."""
+    kept, queues, profile = WaitingOrder(), QueueTree(), replace(OURS, order="shortest")
+    long, x, y = (
+        bag(1, workflow="x", rank_ms=9_000),
+        bag(2, workflow="x", rank_ms=10),
+        bag(3, workflow="y", rank_ms=100),
+    )
+    found = []
+    for backlog in ([long, x, y], [x, y]):
+        kept.bring(backlog, queues, profile, 0)
+        found.append([group.key for group in kept.by_queue()["default"]])
+    assert found == [[3, 1, 2], [2, 3]]
+
+
+def test_an_order_that_is_asked_for_an_earlier_moment_is_that_of_this_moment() -> None:
+    """The group that is ten minutes old goes first. Five minutes earlier the one of higher rank does."""
+    kept, queues = WaitingOrder(), QueueTree()
+    backlog = [bag(1, rank_ms=9, ready_ms=600 * SECOND), bag(2, ready_ms=0)]
+    found = []
+    for now in (600 * SECOND, 300 * SECOND):
+        kept.bring(backlog, queues, OURS, now)
+        found.append([group.key for group in kept.by_queue()["default"]])
+    assert found == [[2, 1], [1, 2]]
