@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import le
 from typing import Final
 
 import numpy as np
@@ -194,7 +193,9 @@ class CycleState:
         """Whether a pod asks for no more than `most` of anything. A pod that knows of fewer resources is compared with none."""
         if family.small is None:
             asked = family.asked[0]
-            fits = len(asked) == len(most) and all(map(le, asked, most))
+            fits = len(asked) == len(most) and all(
+                want <= high for want, high in zip(asked, most, strict=True)
+            )
             family.small = fits
         return family.small
 
