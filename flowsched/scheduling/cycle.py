@@ -317,11 +317,13 @@ class _Cycle:
         return s.available_times
 
     def away(self, group: PodGroup) -> Reason | None:
-        """Why a group is not tried once no room is left for copies: nodes have room for its pods, none of them has its inputs."""
+        """Why a group is not tried once no room is left for copies: no node has all its inputs, or, of a bag that room alone binds,
+        nodes have room for its pods and none of them has its inputs.
+        """
         if not self.closed or not group.inputs or not self.state.profile.of(group.queue).locality:
             return None
-        room = self.state.nodes_with_room(group)
-        if not room or not room.isdisjoint(self.state.catalogue.nodes_with_all(group.inputs)):
+        local = self.state.catalogue.nodes_with_all(group.inputs)
+        if local and not self.state.fits_elsewhere(group, local):
             return None
         if self.no_target is None:
             self.no_target = Reason(group.key, ReasonCode.WAITING_FOR_DATA, _NO_TARGET)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from flowsched.scheduling.queues.tree import QueueTree, Shares
 from flowsched.scheduling.queues.user_limits import UserLimits
 from flowsched.scheduling.reservations import Reservations, Taken, longest_of, runtime_of
 from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.gpus import GPU
 from flowsched.scheduling.state.snapshot import IO, Snapshot
 from flowsched.statement import Statement
 
@@ -61,7 +62,7 @@ class Families:
         self._clear()
 
     def _clear(self) -> None:
-        self._known: dict[int, tuple[tuple[RoleRequest, ...], Family]] = {}
+        self._known: dict[int, tuple[tuple[RoleRequest, ...], tuple[int, ...] | None, Family]] = {}
         self._families: dict[tuple[Kin, tuple[tuple[int, ...], ...]], Family] = {}
         self._kin: dict[object, Kin] = {}
 
@@ -76,8 +77,8 @@ class Families:
     def of(self, group: PodGroup) -> Family:
         """The family of a group."""
         known = self._known.get(group.key)
-        if known is not None and known[0] is group.roles:  # nothing else of it changes
-            return known[1]
+        if known is not None and known[0] is group.roles and known[1] == group.min_resources:
+            return known[2]
         profile = self._profile.of(group.queue)
         roles: list[tuple[object, int]] = []
         for role in group.roles:
@@ -94,7 +95,7 @@ class Families:
         if family is None:
             size = self._kin_of((kin, tuple([without_io(requests) for requests in asked])))
             family = self._families[kin, asked] = Family(asked, kin, size)
-        self._known[group.key] = group.roles, family
+        self._known[group.key] = group.roles, group.min_resources, family
         return family
 
     def _kin_of(self, common: object) -> Kin:
@@ -216,8 +217,10 @@ class CycleState:
                 return
             known = self.larger[family.kin] = tuple(most.tolist()), []
         if len(known[1]) < _MOST_SIZES and self._is_small(family, known[0]):
-            text = f"a task that asks for no more finds no room: {reason.message}"
-            known[1].append((self._scarce(asked, allowed), structs.replace(reason, message=text)))
+            scarce = self._scarce(asked, allowed)
+            what = f" {self.snapshot.axes[scarce[0][0]]}" if len(scarce) == 1 else ""
+            text = f"a task that asks for no more{what} finds no room: {reason.message}"
+            known[1].append((scarce, structs.replace(reason, message=text)))
 
     def _scarce(self, asked: tuple[int, ...], allowed: Mask) -> tuple[tuple[int, int], ...]:
         """(axis, amount) of the part of a request that alone finds no room: the first resource of which no node has so much left.
@@ -231,21 +234,31 @@ class CycleState:
                 return ((axis, need),)
         return tuple(parts)
 
-    def nodes_with_room(self, group: PodGroup) -> frozenset[int]:
-        """The nodes with room for one of its pods, but for the disk's bandwidth, when the cycle first asked about a group of its
-        size: there may be fewer by now.
-        """
-        family = self.family(group)
-        found = self._with_room.get(family.size)
-        if found is None:
-            fits = np.zeros(len(self.snapshot), dtype=np.bool_)
-            for asked, allowed in zip(family.asked, self.pricer.allowed(group), strict=True):
-                rows = [
-                    self.room.hard(axis) >= need for axis, need in enumerate(without_io(asked)) if need > 0
-                ]
-                fits |= np.logical_and.reduce([allowed, *rows])
-            found = self._with_room[family.size] = frozenset(np.flatnonzero(fits).tolist())
-        return found
+    def fits_elsewhere(self, group: PodGroup, local: Collection[int]) -> bool:
+        """Whether a pod of a bag has room on some node, and on none of `local`. False where more than room binds it, too."""
+        shape = group.roles[0].shape
+        ruled = shape.rules is not None or shape.rack is not None or shape.one_per_node or self.snapshot.zones
+        if (
+            group.gang
+            or group.shut
+            or group.min_resources is not None
+            or ruled
+            or any(shape.requests[GPU : GPU + 1])
+        ):
+            return False
+        size = self.family(group).size
+        room = self._with_room.get(size)
+        if room is None:
+            asked, (allowed,) = without_io(shape.requests), self.pricer.allowed(group)
+            rows = [self.room.hard(axis) >= need for axis, need in enumerate(asked) if need > 0]
+            room = self._with_room[size] = frozenset(
+                np.flatnonzero(np.logical_and.reduce([allowed, *rows])).tolist()
+            )
+        # Others may have taken room since, or the disk's bandwidth.
+        return room.isdisjoint(local) and any(self._has_room(node, shape.requests) for node in room)
+
+    def _has_room(self, node: int, asked: Sequence[int]) -> bool:
+        return all(self.room.hard(axis)[node] >= need for axis, need in enumerate(asked) if need > 0)
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""

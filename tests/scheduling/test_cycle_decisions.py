@@ -747,7 +747,7 @@ def test_pods_that_ask_for_more_than_one_without_room_are_refused_with_it() -> N
     assert plan.looked_at <= 6
     like = next(each for each in plan.reasons if each.group == 60)
     assert like.message.startswith(
-        "a task that asks for no more finds no room: no node has room; task needs "
+        "a task that asks for no more cpu finds no room: no node has room; task needs "
     )
 
 
@@ -884,3 +884,30 @@ def test_pods_whose_nodes_are_all_full_are_not_told_to_wait_for_their_data() -> 
     there = [bag(key, what=shape(selector=(("at", "x"),)), inputs=(data,)) for key in (3, 4)]
     plan = decide(snapshot, *anywhere, *there, catalogue=catalogue, now=0)
     assert codes(plan) == {1: "WaitingForData", 2: "WaitingForData", 3: "Insufficient", 4: "Insufficient"}
+
+
+def beside_full_nodes() -> tuple[Snapshot, Catalogue, list[PodGroup]]:
+    """A bag waits beside a full node with its data, and room on another is kept for copies."""
+    snapshot, catalogue = cluster(4, 4), Catalogue()
+    data = catalogue.intern("data", 1 << 30)
+    catalogue.add_replica(data, 0)
+    run(snapshot, "runs", 0, 4, until_ms=30 * SECOND)
+    stage(snapshot, "staging", 1, 4)
+    return snapshot, catalogue, [bag(1, inputs=(data,), priority=1)]
+
+
+def test_a_gang_beside_full_nodes_gets_a_reserved_start() -> None:
+    """It needs all of both nodes: room for one of its pods is no room for it."""
+    snapshot, catalogue, first = beside_full_nodes()
+    large = gang(2, 8, inputs=first[0].inputs)
+    plan = decide(snapshot, *first, large, catalogue=catalogue, now=0)
+    assert codes(plan) == {1: "WaitingForData", 2: "GangIncomplete"}
+    assert [each.group for each in plan.reservations] == [2]
+
+
+def test_a_bag_that_the_caches_shut_out_is_told_so_beside_full_nodes() -> None:
+    """The cache of the node with room is full for it."""
+    snapshot, catalogue, first = beside_full_nodes()
+    shut = bag(2, inputs=first[0].inputs, shut=(1,))
+    plan = decide(snapshot, *first, shut, catalogue=catalogue, now=0)
+    assert codes(plan) == {1: "WaitingForData", 2: "CacheFull"}

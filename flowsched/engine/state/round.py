@@ -28,11 +28,13 @@ class Answers(Mapping[int, V]):
         self._without: set[int] = set()
 
     def _all(self) -> dict[int, V]:
+        make = self._make  # another thread may be the first
         if self._made is None:
-            made = self._make()
+            made = make()
             for group in self._without:
                 made.pop(group, None)
-            self._made, self._make = made, dict  # what it was made from may go
+            self._made = made
+            self._make = dict  # the values that it was made from may go
         return self._made
 
     def __getitem__(self, group: int) -> V:

@@ -260,6 +260,12 @@ class Offers(msgspec.Struct):
         """Something may be known of the outputs of a stage, or of a kind of tasks."""
         self.changed |= self.waiting.pop(known, set())
 
+    def forget_waiting(self, workflow: str, kind: tuple[str, str]) -> None:
+        """Stages of a workflow that has ended do not wait for what is learned of a kind."""
+        left = {pair for pair in self.waiting.pop(kind, set()) if pair[0] != workflow}
+        if left:
+            self.waiting[kind] = left
+
     def outdate(self, pair: tuple[str, int]) -> None:
         """Note that the facts have changed from which the bags of a stage were worked out."""
         self.changed.add(pair)
@@ -386,11 +392,8 @@ class WorkState(msgspec.Struct):
             self.inputs.pop(pair, None)
             self.offers.forget(pair)
             self.offers.waiting.pop(pair, None)
-            kind = run.spec.kind_of(stage.spec) if run is not None else None
-            if kind in self.offers.waiting:
-                self.offers.waiting[kind] -= {
-                    each for each in self.offers.waiting[kind] if each[0] == workflow
-                }
+            if run is not None:
+                self.offers.forget_waiting(workflow, run.spec.kind_of(stage.spec))
             if stage.spec.gang:
                 for shard in range(stage.spec.width):
                     self.gang_seats.pop((*pair, shard), None)
