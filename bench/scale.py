@@ -47,12 +47,12 @@ from flowsched.engine.state import EngineState  # noqa: E402
 from flowsched.engine.step import Step, step  # noqa: E402
 from flowsched.executor.nodes import NodeInfo  # noqa: E402
 from flowsched.executor.protocol import NodeChanged, PodStarted, ReplicaSeen  # noqa: E402
-from flowsched.scheduling import cycle_state  # noqa: E402
 from flowsched.scheduling.cycle import _Cycle, cycle  # noqa: E402
 from flowsched.scheduling.cycle_state import CycleState  # noqa: E402
 from flowsched.scheduling.plan import Plan  # noqa: E402
 from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape  # noqa: E402
 from flowsched.scheduling.policy.framework import PROFILES  # noqa: E402
+from flowsched.scheduling.queues.ordering import WaitingOrder  # noqa: E402
 from flowsched.scheduling.queues.tree import Queue, QueueTree  # noqa: E402
 from flowsched.scheduling.state.claims import Claim, ClaimKind  # noqa: E402
 from flowsched.scheduling.state.data import Catalogue  # noqa: E402
@@ -292,7 +292,7 @@ def ordering_row(tree: QueueTree, queues: int) -> Row:
         walls.append(wall)
         cpus.append(cpu)
         with Phases(
-            (cycle_state, ("in_order",)),
+            (WaitingOrder, ("bring",)),
             (_Cycle, ("place", "batch_size", "barred", "skip")),
             (CycleState, ("commit",)),
         ) as phases:

@@ -41,6 +41,7 @@ from flowsched.engine.state.work import Candidate, GangSeats, GroupKey, PodRef
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import GangSeat, Pod, Roster
 from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.cycle_state import Kept
 from flowsched.scheduling.explain.recording import Draft, recorded, taped
 from flowsched.scheduling.plan import Placement, Plan, Reason, ReasonCode, Reasons
 from flowsched.scheduling.pod_group import PodGroup, Shape
@@ -482,7 +483,7 @@ def place(recorder: Recorder, others: Others) -> None:
             pacing.round_ended(recorder, 0, backlog.wake_ms)
             return
     # 4. The plan.
-    plan = _plan(recorder, groups) if groups else Plan()
+    plan = _plan(recorder, groups, theirs_alone=at_limit) if groups else Plan()
     # 5. Bindings, transfers and evictions.
     ours = _Ours(recorder, groups, backlog.candidates)
     if not at_limit:
@@ -529,8 +530,9 @@ def _as_before(recorder: Recorder) -> Backlog:
     return Backlog({}, [], [], due if due is not None and due > recorder.now else None)
 
 
-def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
+def _plan(recorder: Recorder, groups: list[PodGroup], *, theirs_alone: bool) -> Plan:
     state = recorder.state
+    kept = None if theirs_alone else state.cluster.snapshot.cache.setdefault("kept", Kept())
     arguments = (
         state.cluster.snapshot,
         state.cluster.catalogue,
@@ -540,7 +542,7 @@ def _plan(recorder: Recorder, groups: list[PodGroup]) -> Plan:
         recorder.now,
         pacing.STEP,
     )
-    plan = cycle(*arguments)
+    plan = cycle(*arguments, kept)
     if recorder.tape is not None:  # a user asks for a snapshot
         taped(recorder.tape, plan, arguments)
     return plan
@@ -642,12 +644,13 @@ def _reserved_starts(
     before: Mapping[int, int], plan: Plan, offered: Mapping[int, PodGroup]
 ) -> dict[int, int]:
     """The first start that was reserved for each group that still waits: it has a reason, or was offered and not placed."""
-    refused = {part.group for part in plan.reasons.parts if isinstance(part, Reason)} if before else ()
     placed = {placement.group for placement in plan.placements}
+    in_part = {reason.group for reason in plan.reasons} if not placed.isdisjoint(before) else set()
+    others = {part.group for part in plan.reasons.parts if isinstance(part, Reason)} if before else set()
     starts = {
         group: start
         for group, start in before.items()
-        if group in refused or (group in offered and group not in placed)
+        if group in others or group in in_part or (group in offered and group not in placed)
     }
     for reservation in plan.reservations:
         starts.setdefault(reservation.group, reservation.start_ms)

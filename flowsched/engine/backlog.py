@@ -185,7 +185,7 @@ def _changed_stages(state: EngineState, basis: tuple[object, ...] | None) -> lis
 
 
 def _note_learned(state: EngineState) -> None:
-    """Have the stages looked at of whose kind something was learned since the last round."""
+    """Mark the stages whose kinds of tasks have taught something since the last round: the round looks at them."""
     offers, estimates = state.work.offers, state.work.estimates
     kinds, offers.learned = estimates.learned_since(offers.learned), estimates.learned
     if kinds is None:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import structs
 
 from flowsched.executor.datasets import uri_of
-from flowsched.scheduling.cycle_state import CycleState, Family
+from flowsched.scheduling.cycle_state import CycleState, Family, Kept
 from flowsched.scheduling.kube_like import plan_kube_like
 from flowsched.scheduling.locality_delay import AvailableTimes, Wait, wait_for_data
 from flowsched.scheduling.placement.capacity import Mask
@@ -49,6 +49,7 @@ def cycle(
     profile: Profile,
     now: int,
     most: int | None = None,
+    kept: Kept | None = None,
 ) -> Plan:
     """Decide what starts now, what is reserved, and why the rest waits.
 
@@ -62,6 +63,8 @@ def cycle(
         now: The moment, wall-clock ms.
         most: After so many pods the rest waits for the next cycle; a gang that has begun is placed as a whole. None = all
             go. Without gangs it is not asked for.
+        kept: What the last cycle over the same waiting groups, and as long as no node has changed, found out about them: a cycle
+            brings it up to date. It decides nothing. None = all is found out anew.
 
     Returns:
         Placements in the order in which they were decided, at most one for a group; reservations; and a
@@ -72,7 +75,9 @@ def cycle(
         snapshot.devices.note((role.shape.requests for group in backlog for role in group.roles), statement)
         if not profile.gang:
             return plan_kube_like(snapshot, catalogue, queues, backlog, profile, now)
-        return _Cycle(CycleState(snapshot, catalogue, queues, backlog, profile, now, statement, most)).run()
+        return _Cycle(
+            CycleState(snapshot, catalogue, queues, backlog, profile, now, statement, most, kept)
+        ).run()
     finally:
         statement.rollback()
 

@@ -42,7 +42,7 @@ class Family:
     Attributes:
         asked: Of each role, (R,) what one pod asks for.
         kin: Of all families with its traits.
-        size: Of those whose pods ask for as much of everything but the disk's bandwidth.
+        size: Of the families whose pods ask for as much of each resource except the disk's bandwidth.
         small: Whether some node has as much of everything as a pod of a bag asks for, if no node has more of anything than this
             one; None = it is not known yet.
     """
@@ -102,6 +102,15 @@ class Families:
         return self._kin.setdefault(common, Kin())
 
 
+class Kept:
+    """Facts about waiting groups that one cycle leaves to the next. They hold as long as no node changes."""
+
+    __slots__ = ("families", "order")
+
+    def __init__(self) -> None:
+        self.order, self.families = WaitingOrder(), Families()
+
+
 def without_io(requests: tuple[int, ...]) -> tuple[int, ...]:
     """(R,) a request without the disk's bandwidth."""
     return (*requests[:IO], 0, *requests[IO + 1 :])
@@ -138,6 +147,7 @@ class CycleState:
         now: int,
         statement: Statement,
         most: int | None,
+        kept: Kept | None,
     ) -> None:
         self.most = self.left = _ALL if most is None else most
         self.snapshot, self.catalogue, self.queues, self.backlog = snapshot, catalogue, queues, backlog
@@ -147,7 +157,8 @@ class CycleState:
         self.score_cache = ScoreCache(self.room)
         self.shares, self.user_limits = Shares(queues, snapshot), UserLimits(profile, snapshot)
         self.quotas = Quotas(snapshot)
-        order = snapshot.cache.setdefault("order", WaitingOrder())
+        kept = kept or Kept()
+        order = kept.order
         order.bring(backlog, queues, profile, now, half_a_node(snapshot, profile))
         waiting = order.by_queue(work_ms(snapshot, order, profile, now))
         self.allocations: dict[int, GroupAllocation] = {}
@@ -160,7 +171,7 @@ class CycleState:
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
-        self._families: Families = snapshot.cache.setdefault("families", Families())
+        self._families = kept.families
         self._families.begin(profile, self.budgets, len(backlog))
 
     def family(self, group: PodGroup) -> Family:
@@ -255,10 +266,8 @@ class CycleState:
                 np.flatnonzero(np.logical_and.reduce([allowed, *rows])).tolist()
             )
         # Others may have taken room since, or the disk's bandwidth.
-        return room.isdisjoint(local) and any(self._has_room(node, shape.requests) for node in room)
-
-    def _has_room(self, node: int, asked: Sequence[int]) -> bool:
-        return all(self.room.hard(axis)[node] >= need for axis, need in enumerate(asked) if need > 0)
+        left = [(self.room.hard(axis), need) for axis, need in enumerate(shape.requests) if need > 0]
+        return room.isdisjoint(local) and any(all(row[node] >= need for row, need in left) for node in room)
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""

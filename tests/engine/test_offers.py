@@ -373,3 +373,39 @@ def test_a_paused_run_goes_on_though_a_step_was_undone_meanwhile() -> None:
     assert scene.launched == ["fs-v-a-0-0"]
     scene.command("w", "resume")
     assert scene.launched == ["fs-w-b-0-0"]
+
+
+def chained() -> list[dict[str, Any]]:
+    """Four tasks write, four more read one output each and write in turn, and one reads all of theirs."""
+    out, estimate = {"outputs": [{"name": "o", "path": "o"}]}, {"runtime": "60s", "output": "1G"}
+    wide = {"command": ["x"], "scatter": {"count": 4}, "resources": {"cpu": 4}, **out}
+    return [
+        {"name": "a", **wide, "estimate": estimate},
+        {"name": "b", **wide, "inputs": [{"name": "i", "from": "a.o", "match": "index"}]},
+        {"name": "c", "command": ["x"], "inputs": [{"name": "i", "from": "b.o"}]},
+    ]
+
+
+def gathered(scene: Scene, run: str) -> list[bool]:
+    """Whether the waiting bags of a run have a gather node."""
+    candidates = collect(scene.state, scene.now).candidates.values()
+    return [each.group.home is not None for each in candidates if each.run.id == run]
+
+
+def test_tasks_that_wait_lose_their_gather_node_when_their_readers_turn_out_to_write_nothing() -> None:
+    """Two runs of one workflow. The first shows that the stage in between writes a few bytes. The writers of the second run wait as
+    before, and need not run near the task that reads these bytes.
+    """
+    links = {"nic_in_rate": 100_000_000, "disk_rate": 100 << 20}
+    scene = Scene(node("n0", **links), node("n1", **links))
+    scene.submit("w1", *chained(), name="same")
+    scene.submit("w2", *chained(), name="same", priority=-1)
+    for task in range(4):
+        name = f"fs-w1-a-{task}-0"
+        scene.start(name)
+        scene.end(name, after=60_000, size=1_000_000_000)
+    between = [name for name, ref in scene.state.work.pods.items() if ref.stage == 1]
+    assert gathered(scene, "w2") == [True] * 4
+    scene.start(between[0])
+    scene.end(between[0], after=60_000, size=10)
+    assert set(gathered(scene, "w2")) == {False}

@@ -94,8 +94,8 @@ def gathers_of(state: EngineState, run: WorkflowRun, stage: StageRun, far: int =
 
 
 def next_unknown(state: EngineState, run: WorkflowRun, stage: StageRun, far: int = _FAR) -> StageRun | None:
-    """The first stage, on the way that outputs take to the task that gathers them, of whose own outputs nothing is known: with
-    more knowledge another task may gather them. None = there is none.
+    """The first stage with unknown outputs on the way from a stage to the task that gathers. Once the scheduler knows these
+    outputs, another task may gather. None = all outputs on the way are known.
     """
     while far >= 0 and run.graph.edges_out[stage.number]:
         gather = gather_of(state, run, stage)

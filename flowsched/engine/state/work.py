@@ -205,7 +205,7 @@ class Offers(msgspec.Struct):
         changed: The stages of which something may have changed.
         basis: The facts on which all depends, as they were; None = all stages are looked at.
         by_kind: Kind of tasks -> the stages with bags.
-        waiting: A stage or a kind of tasks of whose outputs nothing is known -> the stages whose gather nodes depend on it.
+        waiting: A stage, or a kind of tasks, with unknown outputs -> the stages whose gather nodes depend on these outputs.
         learned: How much had been learned of any kind of tasks (`Estimates.learned`).
         words: Workflow -> the known worth of its users' words of runtimes.
         held_back: Workflows that may start no task: they are paused, or being cancelled.

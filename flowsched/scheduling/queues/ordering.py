@@ -20,6 +20,10 @@ from flowsched.scheduling.state.usage import Payer, UsageBook
 OrderKey = tuple[int, ...]
 _CPU: Final = AXES.index("cpu")
 _NEVER: Final = 1 << 62
+#: So many shapes are known to be large, or not.
+_MOST_SHAPES: Final = 4096
+#: So many moments of groups that have gone may be noted still.
+_MOST_GONE: Final = 1_000
 #: More changes of a sorted list than these are made together.
 _FEW: Final = 16
 
@@ -82,7 +86,7 @@ class _Place(NamedTuple):
 
 
 class _Changes:
-    """Entries that leave a sorted list, and those that come into it."""
+    """Changes of a sorted list of unique entries: some leave it, others come into it."""
 
     __slots__ = ("came", "left")
 
@@ -99,7 +103,7 @@ class _Changes:
             to.add(entry)
 
     def make(self, entries: list[OrderKey]) -> None:
-        """Change the list, whose entries are unique."""
+        """Make the changes."""
         if len(self.left) + len(self.came) > _FEW:
             entries[:] = sorted([*(each for each in entries if each not in self.left), *self.came])
             return
@@ -115,8 +119,8 @@ def _counted(group: PodGroup) -> tuple[object, ...]:
 
 
 class WaitingOrder:
-    """The groups that wait, by queue, in the order in which a cycle looks at them. It is kept from cycle to cycle: the groups
-    that have come, gone or changed since the last one are put where they belong, and those whose time has come.
+    """The groups that wait, by queue, in the order in which a cycle looks at them. It is kept from cycle to cycle: a cycle moves
+    the groups that have come, gone or changed since the last one, and the groups that time alone moves.
 
     A group's key is its (aged) priority, its age in whole classes, and the critical path; of equal ones the group that was ready
     first goes first. Lengths of workflows within the same power of two count as equal: among those the critical path goes first,
@@ -260,6 +264,8 @@ class WaitingOrder:
             queues[place.queue].note(place.key, 1)
             if before is None or before.until_ms != place.until_ms:
                 heappush(self._moves, (place.until_ms, key))
+        if len(self._moves) > 2 * len(self._places) + _MOST_GONE:
+            self._moves = sorted((place.until_ms, key) for key, place in self._places.items())
         for name, changes in queues.items():
             keys = self._queues.setdefault(name, [])
             changes.make(keys)
@@ -286,6 +292,8 @@ class WaitingOrder:
         shape = group.roles[0].shape  # of a bag
         known = self._large.get(id(shape))
         if known is None:
+            if len(self._large) >= _MOST_SHAPES:
+                self._large.clear()
             known = self._large[id(shape)] = shape, is_large(group, self._half)
         return known[1]
 
