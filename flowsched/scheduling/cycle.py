@@ -63,8 +63,8 @@ def cycle(
         now: The moment, wall-clock ms.
         most: After so many pods the rest waits for the next cycle; a gang that has begun is placed as a whole. None = all
             go. Without gangs it is not asked for.
-        kept: What the last cycle over the same waiting groups, and as long as no node has changed, found out about them: a cycle
-            brings it up to date. It decides nothing. None = all is found out anew.
+        kept: Facts that the last cycle over the same waiting groups has left, valid until a node changes. This cycle brings them
+            up to date. They decide nothing. None = the cycle works all of them out.
 
     Returns:
         Placements in the order in which they were decided, at most one for a group; reservations; and a
