@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from inspect import cleandoc
 from typing import Any, Final, get_args
 
 import msgspec
@@ -39,6 +40,9 @@ def openapi(routes: Sequence[Route]) -> bytes:
     """The whole document as JSON."""
     kinds = [kind for kind in _kinds(routes) if _structs(kind)]
     _, components = msgspec.json.schema_components(kinds, ref_template=_REFERENCES)
+    for schema in components.values():  # msgspec before 0.23 leaves the indentation of docstrings
+        if "description" in schema:
+            schema["description"] = cleandoc(schema["description"])
     links = {route.name: _link(route) for route in routes if "{" in route.path and not route.alias}
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:

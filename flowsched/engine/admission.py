@@ -20,6 +20,7 @@ from flowsched.engine.data.prefetch import foresee
 from flowsched.engine.data.remote_reads import begin_reading, sources
 from flowsched.engine.data.staging import Targets, chosen_before_staging, sweep
 from flowsched.engine.delta import GangOrderWrite
+from flowsched.engine.pipelining import recall, send_ahead
 from flowsched.engine.pod_orders import (
     ROSTER,
     Likeness,
@@ -88,14 +89,16 @@ class Binds:
         nodes: Indices,
         devices: Mapping[int, Parts] | None,
         placement: Placement,
+        slots: int = 0,
     ) -> None:
-        """Pods of one group take their room.
+        """Pods of one group take their room, or are sent ahead.
 
         Args:
             candidate: The group.
             tasks, nodes: (k,) its tasks, and where they go.
             devices: The GPUs of each task; None = they ask for none.
             placement: Of the plan: why these nodes, and how far waiting has promoted the group.
+            slots: As in `Pod`.
         """
         recorder = self._recorder
         state, now = recorder.state, recorder.now
@@ -128,9 +131,14 @@ class Binds:
                 devices_of,
                 sources(state, group, node),
                 promoted,
+                slots,
             )
             unit_of = f"{unit}{task // part_of}"
-            self._claims.append(_claim(candidate, pod, node, alike[number], gpus, unit_of, now))
+            claim = _claim(candidate, pod, node, alike[number], gpus, unit_of, now)
+            if slots:
+                state.cluster.send_ahead(claim, recorder.statement)
+            else:
+                self._claims.append(claim)
             self._pods[pod.name] = ref = PodRef(run.id, stage.number, task, pod.attempt, pod.remote)
             if pod.remote:
                 begin_reading(state, stage, ref, recorder.statement)
@@ -498,6 +506,8 @@ def place(recorder: Recorder, others: Others) -> None:
         else:
             ours.binds.book_claims()  # claims keep the order in which they were decided
             others.carry_out(placement)
+    if not at_limit:
+        ours.send_ahead(plan, backlog.candidates)
     ours.finish()
     # 6. The groups that stay, why, and when the next round is due.
     look_at = _sooner(plan.look_at, ours.spacing.next_ms)
@@ -521,6 +531,7 @@ def _bring_up_to_date(recorder: Recorder) -> None:
     cache_evictions.begin_round(recorder)
     _give_up_waiting(recorder)
     evictions.empty_nodes(recorder)
+    recall(recorder)
     evictions.keep_room(recorder)
 
 
@@ -703,6 +714,20 @@ class _Ours:
         """Make the claims, and move the tasks."""
         self._targets.move()
         self.binds.move()
+
+    def send_ahead(self, plan: Plan, candidates: Mapping[int, Candidate]) -> None:
+        """Send pods of short tasks to nodes that have no room yet."""
+        self.binds.book_claims()
+        send_ahead(self._recorder, plan, candidates, self._bind_ahead)
+
+    def _bind_ahead(self, candidate: Candidate, tasks: Indices, node: int, slots: int) -> None:
+        nodes = np.full(len(tasks), node)
+        if self._recorder.evictable is not None:
+            fits = cache_evictions.make_room(self._recorder, candidate, tasks, nodes)
+            tasks, nodes = tasks[fits], nodes[fits]
+        if len(tasks):
+            placement = Placement(candidate.group.key, (nodes,), (np.zeros(len(tasks), dtype=np.int64),))
+            self.binds.bind(candidate, tasks, nodes, None, placement, slots)
 
     def carry_out(self, candidate: Candidate, placement: Placement) -> None:
         """Bind pods whose inputs are at hand, give targets to the rest. A gang does either as a whole."""

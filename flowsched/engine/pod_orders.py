@@ -210,6 +210,7 @@ def make_pod(
     gpus: tuple[int, ...],
     remote: Mapping[str, str] = EMPTY,
     promoted: tuple[int, ...] = (),
+    slots: int = 0,
 ) -> Pod:
     """The launch order of one task on one node. `alike`: of its role."""
     run, stage = candidate.run, candidate.stage
@@ -253,6 +254,7 @@ def make_pod(
         priority=run.spec.priority,
         remote=remote,
         promoted=promoted,
+        slots=slots,
         is_last=stage.charged.item(task) + 1 >= spec.retry.attempts,
         is_fitted=is_fitted,
         container=None

@@ -57,9 +57,9 @@ def learned_of(state: EngineState, kind: tuple[str, str]) -> object:
     return state.work.estimates.known_of(*kind)
 
 
-def is_proven(state: EngineState, run: WorkflowRun, stage: StageRun) -> bool:
-    """Whether a task of a stage's kind has ended, and shown what such tasks take."""
-    return state.work.estimates.samples(*run.spec.kind_of(stage.spec)) > 0
+def is_proven(state: EngineState, run: WorkflowRun, stage: StageRun, ends: int = 1) -> bool:
+    """Whether so many tasks of a stage's kind have ended, and shown what such tasks take."""
+    return state.work.estimates.samples(*run.spec.kind_of(stage.spec)) >= ends
 
 
 def is_new(state: EngineState, run: WorkflowRun, stage: StageRun, more: int) -> bool:

@@ -246,6 +246,11 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         wanted.extend(zip(repeat(stage), adopted.values(), claims_here))
         begun = stage.task_state[[pod.index for pod in adopted.values()]] == _S.BINDING
         binding.extend(compress(adopted, begun.tolist()))
+    ahead = {pod.name for _, pod, _ in wanted if pod.slots}.intersection(binding)
+    for claim in claims:
+        if claim.owner in ahead:
+            state.cluster.send_ahead(claim, statement)
+    claims = [claim for claim in claims if claim.owner not in ahead]
     state.cluster.snapshot.claim_all(claims, statement)
     _credit(state, claims, statement)
     refs = {

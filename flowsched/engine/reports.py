@@ -63,7 +63,7 @@ def report(recorder: Recorder, event: ClusterEvent) -> None:
                 run, stage, ref = found
                 began_ms = _within(recorder, stage, ref.task, BOUND, at_ms)
                 if recorder.advance(run).started(stage, ref.task, ref.attempt, began_ms):
-                    recorder.state.cluster.snapshot.started(name, began_ms, recorder.statement)
+                    recorder.state.cluster.started(name, began_ms, recorder.statement)
                     recorder.open_run(run)
         case PodHeld(name, reason, message):
             _pod_waits(recorder, name, reason, message)
@@ -293,7 +293,7 @@ def _moved(report: ContainerReport | None, by_ms: int) -> ContainerReport | None
 
 
 def _taken_away(stage: StageRun, task: int, reason: str) -> str:
-    """Why flowsched took the pod of a task away: "Preempted", "Reclaimed" or "Drained"; "" if it did not, or cancelled the task."""
+    """Why flowsched took the pod of a task away, as one of `EVICTED`; "" if it did not, or cancelled the task."""
     why = stage.reasons.get(task, "")
     is_released = reason == RELEASED and stage.goal[task] in (TaskState.QUEUED, TaskState.FAILED)
     return why if is_released and why in EVICTED else ""

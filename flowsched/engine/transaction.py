@@ -36,6 +36,7 @@ from flowsched.statement import Statement
 from flowsched.workflow.returned import as_totals
 from flowsched.workflow.run.advance import Advance
 from flowsched.workflow.run.lifecycle import mask_of
+from flowsched.workflow.run.moves import BOUND
 from flowsched.workflow.run.outcomes import TO_JOIN
 from flowsched.workflow.run.run import RARE_TOTALS, TOTALS, StageRun, WorkflowRun
 from flowsched.workflow.run.states import RunState, TaskState
@@ -192,7 +193,11 @@ class Recorder(msgspec.Struct):
         """An attempt holds nothing any more."""
         name = pod_name(run.id, stage.spec.name, task, attempt)
         state = self.state
-        state.cluster.snapshot.unclaim(name, self.statement)
+        taker = state.cluster.free(name, self.now, self.statement)
+        if taker is not None:  # its row is written when its start or end is reported
+            ref = state.work.pods[taker]
+            other = state.work.runs[ref.workflow].stages[ref.stage]
+            self.statement.put_at(other.times, (ref.task, BOUND), self.now)
         end_reading(state, name, self.statement)
         self.statement.pop(state.work.waiting_pods, name)
         self.statement.exclude(state.round.under_way, name)
@@ -204,7 +209,9 @@ class Recorder(msgspec.Struct):
         """A pod is being evicted: its claim shows it, because other groups expect its room."""
         snapshot = self.state.cluster.snapshot
         claim = snapshot.claims.get(name)
-        if claim is not None and claim.kind is ClaimKind.RUNNING:
+        if claim is None:
+            self.state.cluster.leave_pipeline(name, self.statement)
+        elif claim.kind is ClaimKind.RUNNING:
             snapshot.claim(structs.replace(claim, kind=ClaimKind.RELEASING), self.statement)
 
     def _note_ready(self, run: WorkflowRun, stage: StageRun, *, anew: bool) -> None:

@@ -157,6 +157,8 @@ class Pod(msgspec.Struct, frozen=True):
     #: uri -> node that it is read from, over the network: inputs that are not copied to its own node
     remote: Mapping[str, str] = msgspec.field(default_factory=dict)
     promoted: tuple[int, ...] = ()  #: steps of priority by waiting: of the queues on its path, then its own
+    #: It was sent ahead: it starts on its node while fewer pods than so many run there with its CPU and memory; 0 = at once.
+    slots: int = 0
 
 
 class StepEnd(msgspec.Struct, frozen=True):
@@ -681,6 +683,11 @@ class Executor(ABC):
     @property
     def remote_reads(self) -> bool:
         """Whether pods can read datasets on another node without a copy (`Pod.remote`)."""
+        return False
+
+    @property
+    def pipelines(self) -> bool:
+        """Whether pods can be sent to a node before there is room for them (`Pod.slots`)."""
         return False
 
     @property

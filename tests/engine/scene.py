@@ -69,8 +69,9 @@ class Scene:
         tape: Where cycles are recorded; None = nowhere.
     """
 
-    def __init__(self, *nodes: NodeInfo, profile: str = "flowsched") -> None:
-        self.state = EngineState(policy=PolicyState(profile=PROFILES[profile], secret=b"secret"))
+    def __init__(self, *nodes: NodeInfo, profile: str = "flowsched", pipelines: bool = False) -> None:
+        policy = PolicyState(profile=PROFILES[profile], secret=b"secret", pipelines=pipelines)
+        self.state = EngineState(policy=policy)
         self.now = 1_000
         self.tape: Tape | None = None
         self.runs: dict[str, WorkflowRun] = {}
@@ -173,6 +174,7 @@ class Scene:
         state = self.state
         assert not state.work.pods
         assert not state.cluster.snapshot.claims
+        assert not state.cluster.pipelines
         assert not state.work.runs
         assert not state.data.staging
         assert not any(state.data.wanted_from.values())

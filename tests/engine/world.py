@@ -21,6 +21,7 @@ from flowsched.engine.state import EngineState
 from flowsched.engine.state.foreign import ForeignState
 from flowsched.engine.state.policy import PolicyState
 from flowsched.engine.state.round import RoundState
+from flowsched.engine.state.work import pod_name
 from flowsched.engine.step import Step, step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.executor.protocol import (
@@ -150,6 +151,7 @@ class World:
     chances: Chances = field(default_factory=Chances)
     policy: str = "flowsched"
     remote_reads: bool = False
+    pipelines: bool = False
     sweeps: bool = False  #: the catalogue forgets after each step what it may
     sql: Sql = field(default_factory=Sql)
 
@@ -173,7 +175,9 @@ class World:
         """A service (re)starts: memory from SQL, pods from the cluster."""
         profile = PROFILES[self.policy]
         self.state = EngineState(
-            policy=PolicyState(profile=profile, secret=b"s", remote_reads=self.remote_reads)
+            policy=PolicyState(
+                profile=profile, secret=b"s", remote_reads=self.remote_reads, pipelines=self.pipelines
+            )
         )
         for node in self.nodes:
             self.state.cluster.catalogue.limit(self.state.cluster.snapshot.put_node(node), node.cache_bytes)
@@ -371,11 +375,12 @@ class World:
         """Some of what can happen does."""
         self.now += self.random.randint(1, 2_000)
         for name in [n for n in self.live if n not in self.started]:
-            if self.random.random() < 0.7:
+            if not self.is_held(name) and self.random.random() < 0.7:
+                self.seen["started after it was sent ahead"] += self.live[name].slots > 0
                 self.started.add(name)
                 self.inbox.append(PodStarted(name, self.now))
         for name in list(self.live):
-            if self.random.random() < 0.4:
+            if not self.is_held(name) and self.random.random() < 0.4:
                 self.end(name)
         for name in sorted(self.leaving):
             if name not in self.live:
@@ -391,6 +396,15 @@ class World:
         alive = [ident for ident, _ in self.unfinished() if ident not in self.sql.cancel_requested]
         if alive and self.random.random() < self.chances.cancel:
             self.command(self.random.choice(alive), "cancel")
+
+    def is_held(self, name: str) -> bool:
+        """Whether its node keeps a pod that was sent ahead: as many like it run as its order says."""
+        pod = self.live[name]
+        if not pod.slots or name in self.started:
+            return False
+        asked = pod.node, pod.cpu_millicores, pod.memory_bytes
+        alike = [p for p in self.live.values() if (p.node, p.cpu_millicores, p.memory_bytes) == asked]
+        return sum(not p.slots or p.name in self.started for p in alike) >= pod.slots
 
     def end(self, name: str) -> None:
         pod = self.live[name]
@@ -440,7 +454,17 @@ class World:
         assert (total == used).all(), "claims and arrays disagree"
         mine = (ClaimKind.RUNNING, ClaimKind.RELEASING)
         holding = {name for name, claim in state.cluster.snapshot.claims.items() if claim.kind in mine}
-        assert holding == set(state.work.pods), "claims and pods disagree"
+        ahead = [claim.owner for waiting in state.cluster.pipelines.values() for claim in waiting]
+        assert len(ahead) == len(set(ahead))
+        assert holding.isdisjoint(ahead)
+        leaving = set(state.work.pods) - holding.union(ahead)
+        assert holding.union(ahead, leaving) == set(state.work.pods), "claims and pods disagree"
+        for ref in map(state.work.pods.get, leaving):
+            stage = state.work.runs[ref.workflow].stages[ref.stage]
+            assert stage.task_is(ref.task) is TaskState.RELEASING, "a pod without room that nobody takes back"
+            name = pod_name(ref.workflow, stage.spec.name, ref.task, ref.attempt)
+            assert b'"slots":0' not in self.sql.intents[name].pod, "it had room"
+        assert all(state.cluster.pipelines.values())
         for run in state.work.runs.values():
             for stage in run.stages:
                 if stage.uniform is None:
@@ -510,6 +534,7 @@ class World:
         assert not self.state.work.pods
         assert not self.state.cluster.snapshot.claims
         assert not self.state.cluster.snapshot.nominations
+        assert not self.state.cluster.pipelines
         assert not self.state.work.runs
         assert not self.state.data.staging
         assert not self.state.work.ready
@@ -571,6 +596,7 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         snapshot.inbound.tobytes(),
         sorted(snapshot.claims.items()),
         sorted(snapshot.nominations.items()),
+        sorted(state.cluster.pipelines.items()),
         sorted(snapshot.spent.items()),
         snapshot.lowest_takeable,
         runs,

@@ -141,6 +141,11 @@ class LocalCluster(Executor):
         return True
 
     @property
+    def pipelines(self) -> bool:
+        """True: a runner keeps orders until there is room."""
+        return True
+
+    @property
     def file_copies(self) -> FileCopies:
         """Where nodes have links of their own. A program without an image sees this machine's paths, but for those that move."""
         if self._in_place:

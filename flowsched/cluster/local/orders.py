@@ -63,6 +63,8 @@ def compose(
         "outputs": _outputs(pod, caches),
         "timeout_ms": pod.timeout_ms or 0,
         "memory_bytes": pod.memory_limit_bytes or pod.memory_bytes,
+        "slots": pod.slots,
+        "like": (pod.node, pod.cpu_millicores, pod.memory_bytes),
         "secrets": dict(pod.secrets),
         "refused": images.get("refused"),
         "images": images.get("images", ()),

@@ -282,6 +282,7 @@ class Leader:
                 secret=self._secret,
                 remote_reads=self._executor.remote_reads,
                 file_copies=self._executor.file_copies,
+                pipelines=self._executor.pipelines,
                 memoizing=True,
             ),
             work=WorkState(next_address=first_address(self.leadership.epoch, self._secret)),

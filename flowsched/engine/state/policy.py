@@ -19,6 +19,7 @@ class PolicyState(msgspec.Struct):
         secret: The tokens of gangs are derived from it. It is never written anywhere.
         mounted: All data lie on a storage that every node mounts, and pods read and write there: a policy without locality stages
             nothing.
+        pipelines: Pods can be sent to a node before there is room for them (`Executor.pipelines`).
         memoizing: The cache of results is asked for the stages that want it. Its answers come as events (`LookedUp`).
         remote_reads: Pods can read datasets on other nodes without a copy.
         file_copies: Containers can have a copy of a file in its place: see `Executor.file_copies`.
@@ -32,3 +33,4 @@ class PolicyState(msgspec.Struct):
     remote_reads: bool = False
     file_copies: FileCopies = "never"
     memoizing: bool = False
+    pipelines: bool = False

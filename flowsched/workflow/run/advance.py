@@ -190,7 +190,7 @@ class Advance:
         Args:
             stage: The stage of the tasks.
             tasks: Which; of a gang any of its members.
-            reason: "Preempted", "Reclaimed" or "Drained".
+            reason: "Preempted", "Reclaimed", "Drained" or "Recalled".
             message: The reason in words.
         """
         if stage.spec.gang:

@@ -23,7 +23,7 @@ MAX_BACKOFF_MS: Final = 60_000
 #: Reasons that say a pod was taken away, or its node: by flowsched, then in the words of Kubernetes. All others mean that its end
 #: is not known.
 EVICTED: Final = frozenset(
-    {"Preempted", "Reclaimed", "Drained", "NodeLost"}
+    {"Preempted", "Reclaimed", "Drained", "Recalled", "NodeLost"}
     | {"Evicted", "Preempting", "NodeShutdown", "PodDeleted", "TerminationByKubelet", "EvictionByEvictionAPI"}
     | {"PreemptionByScheduler", "DeletionByTaintManager", "DeletionByPodGC"}
 )

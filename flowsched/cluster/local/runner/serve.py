@@ -20,12 +20,12 @@ import signal
 import socket
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 
 from . import cores, kin
-from .attempt import admit, end_of, is_apart, listen, prepare, refusal_of, unprepared, void_of
+from .attempt import admit, end_of, folder_of, is_apart, listen, prepare, refusal_of, unprepared, void_of
 from .journal import Journal
 from .outputs import Refused
 from .plain import Plain, end_alone
@@ -78,6 +78,7 @@ class Runner:
         self._data = b""
         self._closed = False
         self._orders: deque[Record] = deque()
+        self._ahead: list[Record] = []  #: orders that wait until an attempt like theirs has ended, in order
         self._open: dict[str, Plain | Apart] = {}
         self._shims: dict[
             int, Shim
@@ -103,7 +104,7 @@ class Runner:
         kin.become_subreaper()
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        while self._open or self._orders or not self._closed or not self._journal.is_flushed:
+        while self._open or self._orders or self._ahead or not self._closed or not self._journal.is_flushed:
             self._turn()
         for shim in self._idle:
             shim.shut()
@@ -126,8 +127,7 @@ class Runner:
                 self._check(plain)
         if self._tell_at <= now:
             self._tell()
-        for _ in range(min(_ORDERS, len(self._orders))):
-            self._accept(self._orders.popleft())
+        self._accept_some()
         if self._stranded:
             self._end_strays()
         if not self._flush():
@@ -164,7 +164,7 @@ class Runner:
             pending = [
                 each.name for each in self._open.values() if isinstance(each, Apart) and not each.started
             ]
-            pending += [str(order["name"]) for order in self._orders]
+            pending += [str(order["name"]) for order in (*self._orders, *self._ahead)]
             self._journal.add({"kind": "closed", "pending": pending})
             return
         data = self._data + block
@@ -176,6 +176,27 @@ class Runner:
             self._orders.append(marshal.loads(data[at + LENGTH_BYTES : end]))
             at = end
         self._data = data[at:]
+
+    def _accept_some(self) -> None:
+        """Accept orders. Of those that were sent ahead as many run, with the others like them, as the last one says."""
+        for _ in range(min(_ORDERS, len(self._orders))):
+            order = self._orders.popleft()
+            if order["slots"] and release_grace_s(folder_of(order)) is None:
+                self._ahead.append(order)
+            else:
+                self._accept(order)
+        if not self._ahead:
+            return
+        running = Counter(each.order["like"] for each in self._open.values())
+        slots = {order["like"]: order["slots"] for order in self._ahead}
+        waiting, self._ahead = self._ahead, []
+        for order in waiting:
+            like = order["like"]
+            if running[like] < slots[like]:  # type: ignore[operator]
+                self._accept(order)
+                running[like] += order["name"] in self._open
+            else:
+                self._ahead.append(order)
 
     def _accept(self, order: Record) -> None:
         """Prepare an attempt. It starts once that is durable."""
@@ -256,6 +277,9 @@ class Runner:
         """Signals that have come, and records from threads."""
         came = os.read(self._wake, 4096)
         if signal.SIGTERM in came:  # it only wakes: `release` decides
+            for order in [each for each in self._ahead if release_grace_s(folder_of(each)) is not None]:
+                self._ahead.remove(order)
+                self._accept(order)  # as void
             for attempt in list(self._open.values()):
                 if release_grace_s(attempt.folder) is None:
                     continue

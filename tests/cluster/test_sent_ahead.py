@@ -1,0 +1,110 @@
+"""A runner keeps pods that were sent ahead until one like them has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from msgspec import structs
+
+from flowsched.executor.protocol import Pod, PodEnded, PodGone, PodStarted
+from tests.cluster import lives
+from tests.cluster.conftest import RealWorld
+from tests.cluster.test_crashes import until
+from tests.executors.executor_contract import shell
+
+
+def noting(world: RealWorld, name: str, seconds: float = 0, slots: int = 0, **more: object) -> Pod:
+    """A pod that writes when it begins and ends into one file."""
+    script = f'echo +{name} >> "{world.root}/log"; sleep {seconds}; echo -{name} >> "{world.root}/log"'
+    return structs.replace(shell(name, script), slots=slots, **more)
+
+
+def log(world: RealWorld) -> list[str]:
+    path = world.root / "log"
+    return path.read_text().split() if path.exists() else []
+
+
+async def test_they_start_one_after_the_other_in_order(real_world: RealWorld) -> None:
+    """One at a time, since one like them ran when they were sent."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([noting(real_world, "a", 0.3)])
+    await cluster.launch([noting(real_world, name, 0.05, slots=1) for name in "bcd"])
+    await ear.ended("d")
+    assert log(real_world) == ["+a", "-a", "+b", "-b", "+c", "-c", "+d", "-d"]
+    assert [type(event) for event in ear.of("b")] == [PodStarted, PodEnded]
+
+
+async def test_as_many_run_as_the_last_order_says(real_world: RealWorld) -> None:
+    """Pods of other sizes, and on other nodes, do not count."""
+    cluster, ear, _ = await real_world.open()
+    other = noting(real_world, "other", 0.2, memory_bytes=1 << 30)
+    await cluster.launch([noting(real_world, "a", 0.3), other, noting(real_world, "far", 0.4, node="node-1")])
+    await cluster.launch([noting(real_world, "b", 0.5, slots=1)])
+    await asyncio.sleep(0.1)
+    assert "+b" not in log(real_world)
+    await cluster.launch([noting(real_world, "c", 0.01, slots=2)])
+    await ear.ended("c")
+    assert log(real_world).index("+b") < log(real_world).index("-a")
+    assert log(real_world).index("-a") < log(real_world).index("+c")
+
+
+async def test_one_whose_like_has_ended_meanwhile_starts_at_once(real_world: RealWorld) -> None:
+    """The end and the order cross."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([noting(real_world, "a")])
+    await ear.ended("a")
+    await cluster.launch([noting(real_world, "b", slots=1)])
+    assert (await ear.ended("b")).exit_code == 0
+
+
+async def test_one_that_cannot_start_holds_up_none(real_world: RealWorld) -> None:
+    """Its secret is missing: the next one starts."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([noting(real_world, "a", 0.2)])
+    bad = noting(real_world, "b", slots=1, secrets={"TOKEN": "none-of-this-name"})
+    await cluster.launch([bad, noting(real_world, "c", slots=1)])
+    assert (await ear.ended("b")).reason == "SecretMissing"
+    assert (await ear.ended("c")).exit_code == 0
+
+
+async def test_one_that_is_released_never_starts(real_world: RealWorld) -> None:
+    """It is gone at once, also while those before it run."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([noting(real_world, "a", 60)])
+    await cluster.launch([noting(real_world, name, slots=1) for name in "bc"])
+    await cluster.release(["b"], 60_000)
+    gone = await ear.gone("b")
+    assert (gone.reason, gone.started) == ("Released", False)
+    await cluster.release(["a"], 0)
+    assert (await ear.ended("c")).exit_code == 0
+    assert "+b" not in log(real_world)
+
+
+async def test_they_outlive_the_service(real_world: RealWorld) -> None:
+    """The runner goes on with them, and the next service waits for them."""
+    cluster, ear, _ = await real_world.open()
+    first, second = noting(real_world, "a", 1), noting(real_world, "b", slots=1)
+    await cluster.launch([first])
+    await ear.started("a")
+    await cluster.launch([second])
+    await real_world.drop()
+    cluster, ear, _ = await real_world.open()
+    await cluster.adopt([first, second])
+    assert (await ear.ended("b")).exit_code == 0
+    assert log(real_world) == ["+a", "-a", "+b", "-b"]
+
+
+async def test_they_never_ran_if_their_runner_is_killed(real_world: RealWorld) -> None:
+    """The service learns so, and may launch others in their place."""
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([noting(real_world, "a", 60)])
+    await ear.started("a")
+    await cluster.launch([noting(real_world, "b", slots=1)])
+    await until(lambda: lives.runner_of(real_world.attempt("a")) is not None)
+    os.kill(lives.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
+    gone = await ear.gone("b")
+    assert isinstance(gone, PodGone)
+    assert (gone.reason, gone.started) == ("NotStarted", False)
+    assert log(real_world) == ["+a"]

@@ -1,0 +1,260 @@
+"""Pods of short tasks go to their node before there is room, and take over the room of pods like them, and of no others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowsched.engine import pipelining
+from flowsched.engine.events import Recovered
+from flowsched.engine.recovery import Remembered, rebuild_run
+from flowsched.executor.protocol import NodeChanged, PodGone
+from flowsched.workflow.document.decode import check_workflow
+from flowsched.workflow.graph import StageGraph
+from flowsched.workflow.run.run import TOTALS
+from tests.engine.documents import clean, documents
+from tests.engine.scene import Scene, node
+from tests.engine.test_worlds import NODES, RELAXED
+from tests.engine.world import Chances, World
+from tests.soak import worlds
+
+SHORT = {"name": "a", "command": ["x"], "scatter": {"count": 60}}
+
+
+def scene_of(*stages: dict[str, Any], cpu: int = 2, runs_ms: int = 10, **more: Any) -> Scene:
+    """A node of two cores on which eight tasks have run, each as long as it says, and two more run."""
+    scene = Scene(node(cpu=cpu), pipelines=True)
+    scene.submit("w", *(stages or (SHORT,)), **more)
+    for at in range(8):
+        scene.start(f"fs-w-a-{at}-0")
+        scene.end(f"fs-w-a-{at}-0", after=runs_ms)
+    return scene
+
+
+def ahead(scene: Scene) -> dict[str, int]:
+    """The pods that the last step has sent ahead, and how many like them may run at once."""
+    return {pod.name: pod.slots for pod in scene.last.launches if pod.slots}
+
+
+def held(scene: Scene) -> list[str]:
+    """The pods that hold room, sorted."""
+    return sorted(scene.state.cluster.snapshot.claims)
+
+
+def names(first: int, last: int) -> list[str]:
+    return sorted(f"fs-w-a-{at}-0" for at in range(first, last + 1))
+
+
+def test_the_next_pods_are_sent_ahead_once_eight_ends_have_shown_that_they_are_short() -> None:
+    """Eight for each pod that runs, in order. They hold no room; SQL has their intents."""
+    scene = scene_of()
+    assert sorted(ahead(scene)) == names(10, 25)
+    assert set(ahead(scene).values()) == {2}
+    assert held(scene) == names(8, 9)
+    assert scene.state.cluster.snapshot.used[0, 0] == 2_000
+    intents = {intent.name for intent in scene.last.delta.intents}
+    assert intents == {"fs-w-a-9-0", *names(10, 25)}
+
+
+def test_a_pod_that_was_sent_ahead_takes_over_the_room_of_one_that_has_ended() -> None:
+    """The first of them, from that moment on; another one is sent after them."""
+    scene = scene_of()
+    scene.start("fs-w-a-8-0")
+    scene.end("fs-w-a-8-0", after=10)
+    assert held(scene) == names(9, 10)
+    claim = scene.state.cluster.snapshot.claims["fs-w-a-10-0"]
+    assert (claim.since_ms, claim.until_ms) == (scene.now, scene.now + 10)
+    assert ahead(scene) == {"fs-w-a-26-0": 2}
+
+
+def test_a_task_is_charged_for_the_room_that_its_pod_has_had() -> None:
+    """Not for the time that the pod waited on its node: two tasks of 10 ms on a core each are 10 core-ms each."""
+    scene = scene_of()
+    scene.start("fs-w-a-8-0")
+    scene.end("fs-w-a-8-0", after=30)
+    before = scene.runs["w"].stages[0].totals.copy()
+    scene.start("fs-w-a-10-0")
+    scene.end("fs-w-a-10-0", after=10)
+    charged = dict(zip(TOTALS, (scene.runs["w"].stages[0].totals - before).tolist(), strict=True))
+    assert (charged["core_ms"], charged["running_ms"]) == (10, 10)
+
+
+def test_all_of_them_end_and_nothing_is_left() -> None:
+    """Also the last one, which is never sent ahead."""
+    scene = scene_of()
+    for at in range(8, 60):
+        scene.start(f"fs-w-a-{at}-0")
+        scene.end(f"fs-w-a-{at}-0", after=10)
+    assert scene.state_of("w") == "SUCCEEDED: a SUCCEEDED"
+    scene.nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("why", "stages", "more"),
+    [
+        ("they are long", [SHORT], {"runs_ms": 101}),
+        ("another size waits", [SHORT, {"name": "b", "command": ["x"], "resources": {"cpu": 2}}], {}),
+        ("a gang waits", [SHORT, {"name": "b", "gang": True, "roles": {"w": {"replicas": 2, "command": ["x"]}}}], {}),
+    ],
+)  # fmt: skip
+def test_none_is_sent_ahead_where(why: str, stages: list[dict[str, Any]], more: dict[str, Any]) -> None:
+    """Nobody is overtaken, and tasks of other kinds wait for room as before."""
+    scene = scene_of(*stages, **more)
+    assert not any(pod.slots for pod in scene.pods.values()), why
+    assert scene.state.cluster.pipelines == {}
+
+
+def test_none_is_sent_ahead_on_a_cluster_that_keeps_no_orders() -> None:
+    """Kubelets would start them at once."""
+    scene = Scene(node(cpu=2))
+    scene.submit("w", SHORT)
+    for at in range(9):
+        scene.start(f"fs-w-a-{at}-0")
+        scene.end(f"fs-w-a-{at}-0", after=10)
+    assert not any(pod.slots for pod in scene.pods.values())
+
+
+def test_none_is_sent_ahead_while_another_user_waits() -> None:
+    """Their shares decide who gets the next core. Once the other one waits no more, the rest of the tasks is sent ahead."""
+    scene = Scene(node(cpu=2), pipelines=True)
+    scene.submit("w", SHORT)
+    scene.submit("v", SHORT | {"scatter": {"count": 9}}, user="eve")
+    while scene.queued("v", "a"):
+        for name in held(scene):
+            scene.start(name)
+            scene.end(name, after=10)
+        assert not ahead(scene) or not scene.queued("v", "a")
+    assert ahead(scene)
+
+
+def test_a_cancel_takes_them_back() -> None:
+    """All are released. What ends gives its room to none of them."""
+    scene = scene_of()
+    scene.command("w", "cancel")
+    assert scene.released == names(8, 25)
+    assert scene.state.cluster.pipelines == {}
+    scene.end("fs-w-a-8-0", code=143, reason="Released")
+    assert held(scene) == ["fs-w-a-9-0"]
+    scene.tell(*(PodGone(name, scene.now, "Released") for name in names(9, 25)))
+    scene.nothing_left()
+
+
+def test_one_that_never_ran_waits_again() -> None:
+    """Its node had no room for its folder: the next attempt is another pod, behind those that were sent before."""
+    scene = scene_of()
+    scene.tell(PodGone("fs-w-a-10-0", scene.now, "NotStarted"))
+    assert ahead(scene) == {"fs-w-a-10-1": 2}
+    scene.end("fs-w-a-8-0", after=10)
+    assert held(scene) == sorted(["fs-w-a-9-0", "fs-w-a-11-0"])
+
+
+def test_they_are_recalled_if_the_tasks_before_them_run_long() -> None:
+    """After a second. They wait for room anywhere, no attempt is charged, and none is sent behind those that are slow."""
+    scene = scene_of()
+    scene.start(*names(8, 9))
+    scene.tell(after=999)
+    assert scene.released == []
+    assert scene.last.wake_ms == scene.now + 1
+    scene.tell(after=1)
+    assert scene.released == names(10, 25)
+    scene.tell(*(PodGone(name, scene.now, "Released") for name in names(10, 25)))
+    assert scene.launched == []
+    scene.tell(NodeChanged(node("n1", cpu=1)))
+    assert scene.launched[0] == "fs-w-a-10-1"
+    assert scene.pods["fs-w-a-10-1"].node == "n1"
+    assert scene.runs["w"].stages[0].charged.sum() == 0
+
+
+def test_none_waits_behind_a_long_task_of_its_size() -> None:
+    """One core is held for an hour. Eight are sent for the pod on the other core, beside which one more of that size runs."""
+    long = {"name": "b", "command": ["x"], "estimate": {"runtime": "1h"}}
+    scene = scene_of(long, SHORT)
+    assert sorted(ahead(scene)) == names(9, 16)
+    assert set(ahead(scene).values()) == {2}
+
+
+def test_room_that_is_taken_for_others_is_not_handed_over() -> None:
+    """A gang takes both cores. The victims leave, and the pods that were sent ahead stay without room until it ends."""
+    scene = scene_of()
+    ring = {"name": "g", "gang": True, "roles": {"w": {"replicas": 2, "command": ["x"]}}}
+    scene.submit("high", ring, priority=5)
+    assert scene.released == names(8, 9)
+    assert ahead(scene) == {}
+    for name in names(8, 9):
+        scene.end(name, code=143, reason="Released")
+    assert [name for name in held(scene) if not name.startswith("nominated")] == [
+        "fs-high-g-0-0",
+        "fs-high-g-1-0",
+    ]
+
+
+def recovered(scene: Scene) -> Scene:
+    """The next leader's scene: the run as its rows are, and its pods that have not ended."""
+    after = Scene(node(cpu=2), pipelines=True)
+    after.now = scene.now
+    rows = {row.index: row for delta in scene.deltas for row in delta.tasks}
+    ended = {end.name for delta in scene.deltas for end in delta.ends}
+    pods = tuple(pod for name, pod in scene.pods.items() if name not in ended)
+    stages = [delta.stages[-1] for delta in scene.deltas if delta.stages][-1:]
+    told = Remembered("w", 1, "RUNNING", "", 1_000, False, False, stages, list(rows.values()), [], list(pods))
+    spec = check_workflow({"name": "w", "stages": [SHORT]})
+    after.pods = dict(scene.pods)
+    after.runs["w"] = rebuild_run(after.state, spec, StageGraph(spec), told)
+    after.tell(Recovered(after.runs["w"], pods))
+    return after
+
+
+def test_after_a_restart_they_hold_no_room_before_they_start() -> None:
+    """The pod whose room one of them had taken over may be forgotten: it takes free room when it starts."""
+    scene = scene_of()
+    scene.end("fs-w-a-8-0", after=10)
+    after = recovered(scene)
+    assert after.launched == ["fs-w-a-27-0"]  # a pod that starts late may find a core too few for a moment
+    assert held(after) == ["fs-w-a-27-0", "fs-w-a-9-0"]
+    assert sum(map(len, after.state.cluster.pipelines.values())) == 17
+    after.start("fs-w-a-10-0")
+    assert held(after) == ["fs-w-a-27-0", "fs-w-a-9-0"]
+    after.end("fs-w-a-27-0")
+    assert held(after) == ["fs-w-a-10-0", "fs-w-a-9-0"]
+
+
+@pytest.fixture
+def long_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of worlds run for seconds, and few of each kind."""
+    monkeypatch.setattr(pipelining, "SHORT_MS", 1_000_000)
+    monkeypatch.setattr(pipelining, "AHEAD_MS", 10_000_000)
+    monkeypatch.setattr(pipelining, "LATE_MS", 15_000)
+    monkeypatch.setattr(pipelining, "PROOFS", 1)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("long_is_short")
+@settings(parent=RELAXED, max_examples=worlds(few=25, many=400))
+@given(st.lists(documents(), min_size=1, max_size=3), st.integers(0, 2**32), st.booleans())
+def test_every_promise_holds_in_a_bad_world_where_pods_are_sent_ahead(
+    docs: list[dict[str, Any]], seed: int, urgent: bool
+) -> None:
+    """Failures, lost pods, cancels, dropped commits, crashes at every point, and work that takes others' room."""
+    chances = Chances(fail=0.1, gone=0.1, crash=0.1, drop=0.1, cancel=0.02, repeat=0.2, lingers=0.4)
+    world = World(NODES, seed, chances, pipelines=True)
+    for number, document in enumerate(docs):
+        document["priority"] = number if urgent else 0
+        world.submit(f"w{number}", check_workflow(clean(document)))
+    world.run()
+    world.finished()
+
+
+@pytest.mark.usefixtures("long_is_short")
+def test_the_worlds_above_do_send_pods_ahead() -> None:
+    """A bag of many, and crashes between."""
+    for crash in (0.0, 0.2):
+        world = World(NODES, 1, Chances(crash=crash), pipelines=True)
+        stage = {"name": "s", "scatter": {"count": 200}, "command": ["x"], "resources": {"cpu": 1}}
+        world.submit("w", check_workflow({"name": "w", "stages": [stage]}))
+        world.run()
+        world.finished()
+        assert set(world.sql.terminal.values()) == {"SUCCEEDED"}
+        assert world.seen["started after it was sent ahead"] > 20
