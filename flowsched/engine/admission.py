@@ -20,7 +20,7 @@ from flowsched.engine.data.prefetch import foresee
 from flowsched.engine.data.remote_reads import begin_reading, sources
 from flowsched.engine.data.staging import Targets, chosen_before_staging, sweep
 from flowsched.engine.delta import GangOrderWrite
-from flowsched.engine.pipelining import recall, send_ahead
+from flowsched.engine.pipelining import send_ahead, slot_of, take_back
 from flowsched.engine.pod_orders import (
     ROSTER,
     Likeness,
@@ -38,7 +38,7 @@ from flowsched.engine.recovery import elastic_of
 from flowsched.engine.reports import make_again
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.round import Answers
-from flowsched.engine.state.work import Candidate, GangSeats, GroupKey, PodRef
+from flowsched.engine.state.work import Candidate, GangSeats, GroupKey, PodRef, pod_name
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.protocol import GangSeat, Pod, Roster
 from flowsched.scheduling.cycle import cycle
@@ -89,7 +89,8 @@ class Binds:
         nodes: Indices,
         devices: Mapping[int, Parts] | None,
         placement: Placement,
-        slots: int = 0,
+        *,
+        ahead: bool = False,
     ) -> None:
         """Pods of one group take their room, or are sent ahead.
 
@@ -98,7 +99,7 @@ class Binds:
             tasks, nodes: (k,) its tasks, and where they go.
             devices: The GPUs of each task; None = they ask for none.
             placement: Of the plan: why these nodes, and how far waiting has promoted the group.
-            slots: As in `Pod`.
+            ahead: They are sent ahead.
         """
         recorder = self._recorder
         state, now = recorder.state, recorder.now
@@ -121,6 +122,15 @@ class Binds:
             number = int(stage.role_of[task % stage.members]) if gang else 0
             gpus: Parts = () if devices is None else devices[task]
             devices_of = tuple([device for device, _ in gpus]) if gpus else ()
+            key, after, slot = "", 0, slot_of(state, candidate, node)
+            if slot is not None:
+                pipeline = state.cluster.join(
+                    pod_name(run.id, stage.spec.name, task, stage.attempt.item(task)),
+                    slot,
+                    state.policy.epoch,
+                    recorder.statement,
+                )
+                key, after = pipeline.key, ahead * (pipeline.ended + len(pipeline.waiting) + 1)
             pod = make_pod(
                 state,
                 candidate,
@@ -131,12 +141,13 @@ class Binds:
                 devices_of,
                 sources(state, group, node),
                 promoted,
-                slots,
+                key,
+                after,
             )
             unit_of = f"{unit}{task // part_of}"
             claim = _claim(candidate, pod, node, alike[number], gpus, unit_of, now)
-            if slots:
-                state.cluster.send_ahead(claim, recorder.statement)
+            if ahead and slot is not None:
+                state.cluster.send_ahead(claim, slot, recorder.statement)
             else:
                 self._claims.append(claim)
             self._pods[pod.name] = ref = PodRef(run.id, stage.number, task, pod.attempt, pod.remote)
@@ -531,7 +542,7 @@ def _bring_up_to_date(recorder: Recorder) -> None:
     cache_evictions.begin_round(recorder)
     _give_up_waiting(recorder)
     evictions.empty_nodes(recorder)
-    recall(recorder)
+    take_back(recorder)
     evictions.keep_room(recorder)
 
 
@@ -720,14 +731,14 @@ class _Ours:
         self.binds.book_claims()
         send_ahead(self._recorder, plan, candidates, self._bind_ahead)
 
-    def _bind_ahead(self, candidate: Candidate, tasks: Indices, node: int, slots: int) -> None:
+    def _bind_ahead(self, candidate: Candidate, tasks: Indices, node: int) -> None:
         nodes = np.full(len(tasks), node)
-        if self._recorder.evictable is not None:
+        if self._recorder.evictable is not None and not self._recorder.state.policy.mounted:
             fits = cache_evictions.make_room(self._recorder, candidate, tasks, nodes)
             tasks, nodes = tasks[fits], nodes[fits]
         if len(tasks):
             placement = Placement(candidate.group.key, (nodes,), (np.zeros(len(tasks), dtype=np.int64),))
-            self.binds.bind(candidate, tasks, nodes, None, placement, slots)
+            self.binds.bind(candidate, tasks, nodes, None, placement, ahead=True)
 
     def carry_out(self, candidate: Candidate, placement: Placement) -> None:
         """Bind pods whose inputs are at hand, give targets to the rest. A gang does either as a whole."""

@@ -210,7 +210,8 @@ def make_pod(
     gpus: tuple[int, ...],
     remote: Mapping[str, str] = EMPTY,
     promoted: tuple[int, ...] = (),
-    slots: int = 0,
+    pipeline: str = "",
+    after: int = 0,
 ) -> Pod:
     """The launch order of one task on one node. `alike`: of its role."""
     run, stage = candidate.run, candidate.stage
@@ -254,7 +255,8 @@ def make_pod(
         priority=run.spec.priority,
         remote=remote,
         promoted=promoted,
-        slots=slots,
+        pipeline=pipeline,
+        after=after,
         is_last=stage.charged.item(task) + 1 >= spec.retry.attempts,
         is_fitted=is_fitted,
         container=None

@@ -228,7 +228,9 @@ def node_index(state: EngineState, name: str | None) -> int:
     return at if at is not None else state.cluster.snapshot.put_node(NodeInfo(name, 0, 0, ready=False))
 
 
-def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement: Statement) -> list[str]:
+def reclaim(
+    state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement: Statement, now: int
+) -> list[str]:
     """Claim the room of pods that may still exist. Returns the pods that no task wants any more, to be released."""
     orphans: list[str] = []
     claims: list[Claim] = []
@@ -246,12 +248,10 @@ def reclaim(state: EngineState, run: WorkflowRun, pods: Iterable[Pod], statement
         wanted.extend(zip(repeat(stage), adopted.values(), claims_here))
         begun = stage.task_state[[pod.index for pod in adopted.values()]] == _S.BINDING
         binding.extend(compress(adopted, begun.tolist()))
-    ahead = {pod.name for _, pod, _ in wanted if pod.slots}.intersection(binding)
-    for claim in claims:
-        if claim.owner in ahead:
-            state.cluster.send_ahead(claim, statement)
-    claims = [claim for claim in claims if claim.owner not in ahead]
+    # Pods that were sent ahead have claims too, also beyond the room of their node: they may start at any moment.
     state.cluster.snapshot.claim_all(claims, statement)
+    ahead = {pod.name for _, pod, _ in wanted if pod.after}.intersection(binding)
+    statement.put_all(state.cluster.sent, dict.fromkeys(sorted(ahead), now))
     _credit(state, claims, statement)
     refs = {
         pod.name: PodRef(run.id, stage.number, pod.index, pod.attempt, pod.remote, adopted=True)

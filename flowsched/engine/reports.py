@@ -258,6 +258,7 @@ def _pod_gone(recorder: Recorder, event: PodGone) -> None:
     if found is None:
         return
     run, stage, ref = found
+    recorder.state.cluster.close(event.name, recorder.statement)
     ran = _run_of(recorder, stage, ref, event)
     event = replace(event, at_ms=ran.ended_ms)
     # Its pod was deleted while no process led.

@@ -195,7 +195,7 @@ def _apply(recorder: Recorder, event: EngineEvent) -> None:  # noqa: C901 # one 
             none_later(run, recorder.now)
             note_served(state, run, statement)
             _take_in(recorder, run)
-            recorder.releases.extend(reclaim(state, run, pods, statement))
+            recorder.releases.extend(reclaim(state, run, pods, statement, recorder.now))
             recorder.recovered(run)
             _end_late(recorder, run)
         case Revived(run, number, reason):

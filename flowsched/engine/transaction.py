@@ -209,9 +209,8 @@ class Recorder(msgspec.Struct):
         """A pod is being evicted: its claim shows it, because other groups expect its room."""
         snapshot = self.state.cluster.snapshot
         claim = snapshot.claims.get(name)
-        if claim is None:
-            self.state.cluster.leave_pipeline(name, self.statement)
-        elif claim.kind is ClaimKind.RUNNING:
+        self.state.cluster.close(name, self.statement)
+        if claim is not None and claim.kind is ClaimKind.RUNNING:
             snapshot.claim(structs.replace(claim, kind=ClaimKind.RELEASING), self.statement)
 
     def _note_ready(self, run: WorkflowRun, stage: StageRun, *, anew: bool) -> None:

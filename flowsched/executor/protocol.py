@@ -157,8 +157,10 @@ class Pod(msgspec.Struct, frozen=True):
     #: uri -> node that it is read from, over the network: inputs that are not copied to its own node
     remote: Mapping[str, str] = msgspec.field(default_factory=dict)
     promoted: tuple[int, ...] = ()  #: steps of priority by waiting: of the queues on its path, then its own
-    #: It was sent ahead: it starts on its node while fewer pods than so many run there with its CPU and memory; 0 = at once.
-    slots: int = 0
+    #: The pods of a pipeline take over room from each other; "" = it belongs to none. See `engine.pipelining`.
+    pipeline: str = ""
+    #: It was sent ahead: it starts once so many pods of its pipeline have ended on its node, whatever way; 0 = at once.
+    after: int = 0
 
 
 class StepEnd(msgspec.Struct, frozen=True):
@@ -687,7 +689,7 @@ class Executor(ABC):
 
     @property
     def pipelines(self) -> bool:
-        """Whether pods can be sent to a node before there is room for them (`Pod.slots`)."""
+        """Whether pods can be sent to a node before there is room for them (`Pod.after`)."""
         return False
 
     @property

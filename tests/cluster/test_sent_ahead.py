@@ -1,4 +1,4 @@
-"""A runner keeps pods that were sent ahead until one like them has ended."""
+"""A runner keeps pods that were sent ahead until as many of their pipeline have ended as their orders say."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.cluster.test_crashes import until
 from tests.executors.executor_contract import shell
 
 
-def noting(world: RealWorld, name: str, seconds: float = 0, slots: int = 0, **more: object) -> Pod:
-    """A pod that writes when it begins and ends into one file."""
+def noting(world: RealWorld, name: str, seconds: float = 0, after: int = 0, **more: object) -> Pod:
+    """A pod of a pipeline that writes when it begins and ends into one file."""
     script = f'echo +{name} >> "{world.root}/log"; sleep {seconds}; echo -{name} >> "{world.root}/log"'
-    return structs.replace(shell(name, script), slots=slots, **more)
+    return structs.replace(shell(name, script), **{"pipeline": "1-0", "after": after, **more})
 
 
 def log(world: RealWorld) -> list[str]:
@@ -27,44 +27,43 @@ def log(world: RealWorld) -> list[str]:
 
 
 async def test_they_start_one_after_the_other_in_order(real_world: RealWorld) -> None:
-    """One at a time, since one like them ran when they were sent."""
+    """In the order of their numbers, however they came."""
     cluster, ear, _ = await real_world.open()
     await cluster.launch([noting(real_world, "a", 0.3)])
-    await cluster.launch([noting(real_world, name, 0.05, slots=1) for name in "bcd"])
+    await cluster.launch([noting(real_world, name, 0.05, after) for name, after in (("c", 2), ("b", 1))])
+    await cluster.launch([noting(real_world, "d", 0, 3)])
     await ear.ended("d")
     assert log(real_world) == ["+a", "-a", "+b", "-b", "+c", "-c", "+d", "-d"]
     assert [type(event) for event in ear.of("b")] == [PodStarted, PodEnded]
 
 
-async def test_as_many_run_as_the_last_order_says(real_world: RealWorld) -> None:
-    """Pods of other sizes, and on other nodes, do not count."""
+async def test_only_the_ends_of_their_pipeline_count(real_world: RealWorld) -> None:
+    """Other attempts come and go: a long one that starts later keeps none of them waiting."""
     cluster, ear, _ = await real_world.open()
-    other = noting(real_world, "other", 0.2, memory_bytes=1 << 30)
-    await cluster.launch([noting(real_world, "a", 0.3), other, noting(real_world, "far", 0.4, node="node-1")])
-    await cluster.launch([noting(real_world, "b", 0.5, slots=1)])
-    await asyncio.sleep(0.1)
+    await cluster.launch([noting(real_world, "a", 0.4), noting(real_world, "other", 0, pipeline="1-1")])
+    await cluster.launch([noting(real_world, "b", 0, 1), noting(real_world, "long", 60, pipeline="")])
+    await ear.ended("other")
+    await asyncio.sleep(0.05)
     assert "+b" not in log(real_world)
-    await cluster.launch([noting(real_world, "c", 0.01, slots=2)])
-    await ear.ended("c")
-    assert log(real_world).index("+b") < log(real_world).index("-a")
-    assert log(real_world).index("-a") < log(real_world).index("+c")
+    await ear.ended("b")
+    assert log(real_world).index("-a") < log(real_world).index("+b")
 
 
-async def test_one_whose_like_has_ended_meanwhile_starts_at_once(real_world: RealWorld) -> None:
+async def test_one_whose_turn_has_come_meanwhile_starts_at_once(real_world: RealWorld) -> None:
     """The end and the order cross."""
     cluster, ear, _ = await real_world.open()
     await cluster.launch([noting(real_world, "a")])
     await ear.ended("a")
-    await cluster.launch([noting(real_world, "b", slots=1)])
+    await cluster.launch([noting(real_world, "b", 0, 1)])
     assert (await ear.ended("b")).exit_code == 0
 
 
 async def test_one_that_cannot_start_holds_up_none(real_world: RealWorld) -> None:
-    """Its secret is missing: the next one starts."""
+    """Its secret is missing: that is an end, too."""
     cluster, ear, _ = await real_world.open()
     await cluster.launch([noting(real_world, "a", 0.2)])
-    bad = noting(real_world, "b", slots=1, secrets={"TOKEN": "none-of-this-name"})
-    await cluster.launch([bad, noting(real_world, "c", slots=1)])
+    bad = noting(real_world, "b", 0, 1, secrets={"TOKEN": "none-of-this-name"})
+    await cluster.launch([bad, noting(real_world, "c", 0, 2)])
     assert (await ear.ended("b")).reason == "SecretMissing"
     assert (await ear.ended("c")).exit_code == 0
 
@@ -73,7 +72,7 @@ async def test_one_that_is_released_never_starts(real_world: RealWorld) -> None:
     """It is gone at once, also while those before it run."""
     cluster, ear, _ = await real_world.open()
     await cluster.launch([noting(real_world, "a", 60)])
-    await cluster.launch([noting(real_world, name, slots=1) for name in "bc"])
+    await cluster.launch([noting(real_world, "b", 0, 1), noting(real_world, "c", 0, 2)])
     await cluster.release(["b"], 60_000)
     gone = await ear.gone("b")
     assert (gone.reason, gone.started) == ("Released", False)
@@ -85,7 +84,7 @@ async def test_one_that_is_released_never_starts(real_world: RealWorld) -> None:
 async def test_they_outlive_the_service(real_world: RealWorld) -> None:
     """The runner goes on with them, and the next service waits for them."""
     cluster, ear, _ = await real_world.open()
-    first, second = noting(real_world, "a", 1), noting(real_world, "b", slots=1)
+    first, second = noting(real_world, "a", 1), noting(real_world, "b", 0, 1)
     await cluster.launch([first])
     await ear.started("a")
     await cluster.launch([second])
@@ -101,7 +100,7 @@ async def test_they_never_ran_if_their_runner_is_killed(real_world: RealWorld) -
     cluster, ear, _ = await real_world.open()
     await cluster.launch([noting(real_world, "a", 60)])
     await ear.started("a")
-    await cluster.launch([noting(real_world, "b", slots=1)])
+    await cluster.launch([noting(real_world, "b", 0, 1)])
     await until(lambda: lives.runner_of(real_world.attempt("a")) is not None)
     os.kill(lives.runner_of(real_world.attempt("a")) or 0, signal.SIGKILL)
     gone = await ear.gone("b")

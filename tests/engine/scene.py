@@ -175,6 +175,8 @@ class Scene:
         assert not state.work.pods
         assert not state.cluster.snapshot.claims
         assert not state.cluster.pipelines
+        assert not state.cluster.in_line
+        assert not state.cluster.sent
         assert not state.work.runs
         assert not state.data.staging
         assert not any(state.data.wanted_from.values())

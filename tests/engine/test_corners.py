@@ -341,7 +341,7 @@ def test_a_task_is_one_of_the_pods_that_a_node_takes() -> None:
     assert scene.launched == ["fs-w-s-2-0"]
     again = EngineState()
     again.cluster.snapshot.put_node(few)
-    reclaim(again, scene.runs["w"], scene.pods.values(), Statement())
+    reclaim(again, scene.runs["w"], scene.pods.values(), Statement(), 0)
     assert again.cluster.snapshot.used.tolist() == scene.state.cluster.snapshot.used.tolist()
     assert again.cluster.snapshot.used[0, again.cluster.snapshot.axes.index("pods")] == 2
 

@@ -174,7 +174,7 @@ def test_what_runs_again_after_a_restart_counts_as_before() -> None:
     for name in ("fs-w2-sort-0-0", "fs-w2-said-0-0"):
         state.cluster.snapshot.unclaim(name, Statement())
     assert state.cluster.snapshot.used[0, IO] == 0
-    assert reclaim(state, run, launches, Statement()) == []
+    assert reclaim(state, run, launches, Statement(), 0) == []
     assert state.cluster.snapshot.used.tolist() == before
 
 

@@ -250,7 +250,7 @@ def test_after_a_restart_what_is_read_is_known_again() -> None:
     again = scene(linked("n0"), linked("n1"))
     again.state.work.runs = before.state.work.runs
     pods = [before.pods["fs-w-read-0-0"]]
-    assert reclaim(again.state, before.runs["w"], pods, Statement()) == []
+    assert reclaim(again.state, before.runs["w"], pods, Statement(), 0) == []
     names = {
         again.state.cluster.catalogue.uris[dataset]: node for dataset, node in again.state.data.read_from
     }

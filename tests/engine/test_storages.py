@@ -171,7 +171,7 @@ def test_a_step_that_is_dropped_leaves_no_demand() -> None:
     for pod in pods:
         one.state.cluster.snapshot.unclaim(pod.name, Statement())
     assert one.state.cluster.snapshot.direct.rates == {"nfs/read": 0}
-    reclaim(one.state, one.runs["w"], pods, Statement())
+    reclaim(one.state, one.runs["w"], pods, Statement(), 0)
     assert one.state.cluster.snapshot.direct.rates == before
     one.end(*(pod.name for pod in pods))
     assert one.state.cluster.snapshot.direct.rates == {"nfs/read": 0}

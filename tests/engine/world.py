@@ -161,6 +161,7 @@ class World:
         self.seq: dict[str, int] = {}
         self.live: dict[str, Pod] = {}  #: pods whose process may run
         self.started: set[str] = set()
+        self.ended_in: Counter[str] = Counter()  #: by pipeline
         self.leaving: set[str] = set()  #: of `live`, those that were asked to go
         self.ever: set[str] = set()
         self.starts: Counter[tuple[str, str, int]] = Counter()
@@ -334,6 +335,7 @@ class World:
             lacking = [pair[0] for pair in reads if pair not in self.holds]
             if lacking and self.chances.replica_lost:
                 self.seen["input lost"] += 1
+                self.ended_in[pod.pipeline] += 1
                 self.inbox.append(PodGone(pod.name, self.now, "InputLost", lost_inputs=tuple(lacking)))
                 continue
             assert not lacking, f"{pod.name} bound without {lacking}"
@@ -343,9 +345,10 @@ class World:
             lingers = self.chances.lingers and self.random.random() < self.chances.lingers
             if name in self.live and lingers:
                 self.leaving.add(name)
-            elif self.live.pop(name, None) is None:
+            elif name not in self.live:
                 self.inbox.append(PodGone(name, self.now, "Void"))
             else:
+                self.leave(name)
                 self.inbox.append(PodEnded(name, self.now, 143, "Released"))
         for drop in result.drops:
             self.drop(drop)
@@ -376,7 +379,7 @@ class World:
         self.now += self.random.randint(1, 2_000)
         for name in [n for n in self.live if n not in self.started]:
             if not self.is_held(name) and self.random.random() < 0.7:
-                self.seen["started after it was sent ahead"] += self.live[name].slots > 0
+                self.seen["started after it was sent ahead"] += self.live[name].after > 0
                 self.started.add(name)
                 self.inbox.append(PodStarted(name, self.now))
         for name in list(self.live):
@@ -388,7 +391,7 @@ class World:
                 self.seen["ended while being taken away"] += 1
             elif self.random.random() < 0.4:
                 self.leaving.discard(name)
-                del self.live[name]
+                self.leave(name)
                 self.inbox.append(PodEnded(name, self.now, 143, "Released"))
         for index in reversed(range(len(self.moving))):
             if self.random.random() < 0.6:
@@ -398,20 +401,20 @@ class World:
             self.command(self.random.choice(alive), "cancel")
 
     def is_held(self, name: str) -> bool:
-        """Whether its node keeps a pod that was sent ahead: as many like it run as its order says."""
+        """Whether its node keeps a pod that was sent ahead: too few of its pipeline have ended."""
         pod = self.live[name]
-        if not pod.slots or name in self.started:
-            return False
-        asked = pod.node, pod.cpu_millicores, pod.memory_bytes
-        alike = [p for p in self.live.values() if (p.node, p.cpu_millicores, p.memory_bytes) == asked]
-        return sum(not p.slots or p.name in self.started for p in alike) >= pod.slots
+        return name not in self.started and self.ended_in[pod.pipeline] < pod.after
+
+    def leave(self, name: str) -> None:
+        """A pod is no more."""
+        self.ended_in[self.live.pop(name).pipeline] += 1
 
     def end(self, name: str) -> None:
         pod = self.live[name]
         gang = pod.gang is not None and pod.name.split("-")[0] == "fs"
         if gang and not any(True for _ in pod.outputs) and pod.gang is not None and pod.gang.role == "ps":
             return  # serves until it is released
-        del self.live[name]
+        self.leave(name)
         dice = self.random.random()
         if dice < self.chances.gone:
             self.inbox.append(PodGone(name, self.now, "RunnerLost", started=True))
@@ -442,7 +445,12 @@ class World:
         """P4, P5, P6 and the derived arrays, after each committed step."""
         state = self.state
         used = state.cluster.snapshot.used.copy()
-        assert (used <= state.cluster.snapshot.allocatable).all(), "P6: over-commit"
+        within = used.copy()
+        for name, claim in state.cluster.snapshot.claims.items():
+            ref = state.work.pods.get(name)
+            if ref is not None and ref.adopted and b'"after":0' not in self.sql.intents[name].pod:
+                within[claim.node, : len(claim.amount)] -= claim.amount  # it may have to wait on its node
+        assert (within <= state.cluster.snapshot.allocatable).all(), "P6: over-commit"
         self.check_caches()
         assert (state.cluster.snapshot.devices.free(len(state.cluster.snapshot)) >= 0).all(), (
             "P6: a device is given out twice"
@@ -454,7 +462,7 @@ class World:
         assert (total == used).all(), "claims and arrays disagree"
         mine = (ClaimKind.RUNNING, ClaimKind.RELEASING)
         holding = {name for name, claim in state.cluster.snapshot.claims.items() if claim.kind in mine}
-        ahead = [claim.owner for waiting in state.cluster.pipelines.values() for claim in waiting]
+        ahead = [claim.owner for each in state.cluster.pipelines.values() for claim in each.waiting]
         assert len(ahead) == len(set(ahead))
         assert holding.isdisjoint(ahead)
         leaving = set(state.work.pods) - holding.union(ahead)
@@ -463,8 +471,10 @@ class World:
             stage = state.work.runs[ref.workflow].stages[ref.stage]
             assert stage.task_is(ref.task) is TaskState.RELEASING, "a pod without room that nobody takes back"
             name = pod_name(ref.workflow, stage.spec.name, ref.task, ref.attempt)
-            assert b'"slots":0' not in self.sql.intents[name].pod, "it had room"
-        assert all(state.cluster.pipelines.values())
+            assert b'"after":0' not in self.sql.intents[name].pod, "it had room"
+        members = Counter(state.cluster.in_line.values())
+        assert members == {slot: each.members for slot, each in state.cluster.pipelines.items()}
+        assert state.cluster.in_line.keys() | state.cluster.sent.keys() <= state.work.pods.keys()
         for run in state.work.runs.values():
             for stage in run.stages:
                 if stage.uniform is None:
@@ -535,6 +545,8 @@ class World:
         assert not self.state.cluster.snapshot.claims
         assert not self.state.cluster.snapshot.nominations
         assert not self.state.cluster.pipelines
+        assert not self.state.cluster.in_line
+        assert not self.state.cluster.sent
         assert not self.state.work.runs
         assert not self.state.data.staging
         assert not self.state.work.ready
@@ -597,6 +609,9 @@ def fingerprint(state: EngineState) -> tuple[object, ...]:
         sorted(snapshot.claims.items()),
         sorted(snapshot.nominations.items()),
         sorted(state.cluster.pipelines.items()),
+        sorted(state.cluster.in_line.items()),
+        sorted(state.cluster.sent.items()),
+        state.cluster.next_pipeline,
         sorted(snapshot.spent.items()),
         snapshot.lowest_takeable,
         runs,

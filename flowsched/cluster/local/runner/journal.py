@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from binascii import crc32
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .records import Record, json_text
 
@@ -28,6 +28,8 @@ from .records import Record, json_text
 SEGMENT_BYTES = 4 << 20
 #: Room is taken in such pieces: the call costs as much as ten records.
 _PIECE_BYTES = 1 << 20
+#: The kinds of an attempt's last record.
+LAST = ("ended", "void", "lost")
 #: Room that is kept for the end of each open attempt, and for what is not one's.
 END_BYTES = 16 << 10
 _SPARE_BYTES = 64 << 10
@@ -62,12 +64,14 @@ class Journal:
 
     Args:
         folder: Of the runner.
+        ended: Called with each attempt whose last record is added.
 
     Raises:
         OSError: There is no room for a first segment.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, ended: Callable[[str], object] = lambda _: None) -> None:
+        self._ended = ended
         self._folder = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)  # its path may lead nowhere for a while
         self._lines: list[bytes] = []
         self._number = self._at = self._room = 0
@@ -93,6 +97,8 @@ class Journal:
     def add(self, record: Record) -> None:
         """Add a record, to be written by `flush`."""
         self._lines.append(line_of(record))
+        if record["kind"] in LAST:
+            self._ended(str(record["name"]))
 
     def reserve(self, attempts: int) -> None:
         """Take the room that the ends of so many attempts need.

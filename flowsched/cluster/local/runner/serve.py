@@ -23,6 +23,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
+from operator import itemgetter
 
 from . import cores, kin
 from .attempt import admit, end_of, folder_of, is_apart, listen, prepare, refusal_of, unprepared, void_of
@@ -69,7 +71,7 @@ class Runner:
         self._cores = cores.machine()
         self._root = os.open(root, os.O_RDONLY | os.O_CLOEXEC)  # its path may lead nowhere for a while
         self._name, self._lock = name, lock
-        self._journal = Journal(f"{root}/runners/{name}")
+        self._journal = Journal(f"{root}/runners/{name}", self._note_end)
         self._wake, self._waker = listen()
         self._poll = select.poll()
         self._uploader = Uploader()
@@ -78,7 +80,9 @@ class Runner:
         self._data = b""
         self._closed = False
         self._orders: deque[Record] = deque()
-        self._ahead: list[Record] = []  #: orders that wait until an attempt like theirs has ended, in order
+        self._ahead: dict[str, list[Record]] = {}  #: by pipeline: orders that were sent ahead, in order
+        self._pipeline_of: dict[str, str] = {}  #: by attempt
+        self._ended: Counter[str] = Counter()  #: by pipeline: attempts that have ended
         self._open: dict[str, Plain | Apart] = {}
         self._shims: dict[
             int, Shim
@@ -164,7 +168,7 @@ class Runner:
             pending = [
                 each.name for each in self._open.values() if isinstance(each, Apart) and not each.started
             ]
-            pending += [str(order["name"]) for order in (*self._orders, *self._ahead)]
+            pending += [str(order["name"]) for order in (*self._orders, *chain(*self._ahead.values()))]
             self._journal.add({"kind": "closed", "pending": pending})
             return
         data = self._data + block
@@ -178,25 +182,29 @@ class Runner:
         self._data = data[at:]
 
     def _accept_some(self) -> None:
-        """Accept orders. Of those that were sent ahead as many run, with the others like them, as the last one says."""
+        """Accept orders; those that were sent ahead once enough attempts of their pipeline have ended."""
         for _ in range(min(_ORDERS, len(self._orders))):
             order = self._orders.popleft()
-            if order["slots"] and release_grace_s(folder_of(order)) is None:
-                self._ahead.append(order)
+            key = str(order["pipeline"])
+            if key:
+                self._pipeline_of[str(order["name"])] = key
+            if order["after"] and release_grace_s(folder_of(order)) is None:
+                waiting = self._ahead.setdefault(key, [])
+                waiting.append(order)
+                waiting.sort(key=itemgetter("after"))  # threads of the service gave them
             else:
                 self._accept(order)
-        if not self._ahead:
-            return
-        running = Counter(each.order["like"] for each in self._open.values())
-        slots = {order["like"]: order["slots"] for order in self._ahead}
-        waiting, self._ahead = self._ahead, []
-        for order in waiting:
-            like = order["like"]
-            if running[like] < slots[like]:  # type: ignore[operator]
-                self._accept(order)
-                running[like] += order["name"] in self._open
-            else:
-                self._ahead.append(order)
+        for key, waiting in list(self._ahead.items()):
+            while waiting and self._ended[key] >= waiting[0]["after"]:  # type: ignore[operator]
+                self._accept(waiting.pop(0))
+            if not waiting:
+                del self._ahead[key]
+
+    def _note_end(self, name: str) -> None:
+        """An attempt has ended, or never runs."""
+        key = self._pipeline_of.pop(name, None)
+        if key is not None:
+            self._ended[key] += 1
 
     def _accept(self, order: Record) -> None:
         """Prepare an attempt. It starts once that is durable."""
@@ -277,9 +285,10 @@ class Runner:
         """Signals that have come, and records from threads."""
         came = os.read(self._wake, 4096)
         if signal.SIGTERM in came:  # it only wakes: `release` decides
-            for order in [each for each in self._ahead if release_grace_s(folder_of(each)) is not None]:
-                self._ahead.remove(order)
-                self._accept(order)  # as void
+            for waiting in self._ahead.values():
+                for order in [each for each in waiting if release_grace_s(folder_of(each)) is not None]:
+                    waiting.remove(order)
+                    self._accept(order)  # as void
             for attempt in list(self._open.values()):
                 if release_grace_s(attempt.folder) is None:
                     continue
