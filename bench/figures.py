@@ -80,7 +80,7 @@ def tasks(found: Any) -> list[Figure]:
     if why := rows["flowsched"]["why"]:
         raise Failed(f"flowsched: {why}")
     ours = rows["flowsched"]
-    limit = "an engine step for every four tasks; folders of attempts; `true` itself"
+    limit = "folders of attempts; SQL; `true` itself"
     made = []
     for name in ("xargs", "hyperqueue"):
         peer = rows[name]

@@ -153,7 +153,7 @@ def take_back(recorder: Recorder) -> None:
     if by_stage:
         recorder.absorb()
     if cluster.sent:
-        recorder.wake_at(next(iter(cluster.sent.values())) + LATE_MS)
+        recorder.wake_at(min(cluster.sent.values()) + LATE_MS)
 
 
 def _must_end(state: EngineState, slot: Slot, pipeline: Pipeline) -> bool:

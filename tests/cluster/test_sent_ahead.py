@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+from pathlib import Path
 
+import pytest
 from msgspec import structs
 
+from flowsched.cluster.local import attempt_states, attempts
 from flowsched.executor.protocol import Pod, PodEnded, PodGone, PodStarted
 from tests.cluster import lives
 from tests.cluster.conftest import RealWorld
@@ -79,6 +83,30 @@ async def test_one_that_is_released_never_starts(real_world: RealWorld) -> None:
     await cluster.release(["a"], 0)
     assert (await ear.ended("c")).exit_code == 0
     assert "+b" not in log(real_world)
+
+
+async def test_a_full_disk_costs_no_other_attempt(
+    real_world: RealWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wish for its end cannot be written: the service asks again, and does not kill the runner of all the others."""
+    monkeypatch.setattr(attempt_states, "OVERDUE_S", 0.1)
+    ask, refused = attempts.ask_for_end, []
+
+    def full(folder: Path, grace_ms: int) -> None:
+        if len(refused) < 3:
+            refused.append(folder.name)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        ask(folder, grace_ms)
+
+    monkeypatch.setattr(attempts, "ask_for_end", full)
+    cluster, ear, _ = await real_world.open()
+    await cluster.launch([noting(real_world, "a", 6)])
+    await ear.started("a")
+    await cluster.launch([noting(real_world, "b", 0, 1)])
+    await cluster.release(["b"], 100)
+    assert (await ear.gone("b")).reason == "Released"
+    assert refused == ["b", "b", "b"]
+    assert (await ear.ended("a")).exit_code == 0
 
 
 async def test_they_outlive_the_service(real_world: RealWorld) -> None:

@@ -270,6 +270,14 @@ class AttemptStates:
         live.overdue_at = time.monotonic() + OVERDUE_S
         if found is not None and found[0].publishes:
             return  # nothing of it is left to kill, and its runner has other attempts
+        if found is None and live.folder is not None and not attempts.is_released(live.folder):
+            with contextlib.suppress(
+                OSError
+            ):  # there is no room yet: it has not begun, and its runner has others
+                attempts.ask_for_end(live.folder, 0)
+                for runner in self.runners.those_with(live.name):
+                    runner.signal(signal.SIGTERM)
+            return
         live.kills += 1
         if found is not None and live.folder is not None and live.kills == 1:
             self._kill(live.folder, found[0])
