@@ -11,6 +11,8 @@ from flowsched.engine.events import Command, Tick
 from flowsched.engine.step import step
 from flowsched.executor.foreign import RoomTaken
 from flowsched.executor.protocol import NodeChanged, PodHeld, PodStarted
+from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.plan import Plan
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 from tests.engine.test_foreign import bag, waits
@@ -100,8 +102,16 @@ def test_others_are_served_while_enough_of_ours_is_under_way(monkeypatch: pytest
     scene = Scene(node(cpu=4))
     scene.submit("w", wide(2))
     scene.submit("later", wide(9))
+    kept: list[object] = []
+
+    def noted(*inputs: Any) -> Plan:
+        kept.append(inputs[7])
+        return cycle(*inputs)
+
+    monkeypatch.setattr(admission, "cycle", noted)
     scene.tell(bag(), waits("x"))
     assert [bind.uid for bind in scene.last.binds] == ["x"]
+    assert kept == [None]  # or the order of our groups would be replaced by that of one other
     assert len(scene.state.round.under_way) == 2
     monkeypatch.setattr(pacing, "UNDER_WAY", 3)
     promised = Scene(node(cpu=4))
