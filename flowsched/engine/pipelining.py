@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from flowsched.engine.predictor import is_proven
@@ -32,7 +33,7 @@ from flowsched.workflow.run.states import TaskState
 
 Indices = NDArray[np.int64]
 
-#: Tasks whose expected runtimes, also the longest, are not above this are sent ahead: for longer ones a round trip is nothing.
+#: The engine sends tasks ahead whose expected runtimes, also the longest, are not above this: for others a round trip is nothing.
 SHORT_MS: Final = 100
 #: The pods that are sent ahead for one running pod take so long together,
 AHEAD_MS: Final = 100
@@ -140,13 +141,16 @@ def take_back(recorder: Recorder) -> None:
     for owner in late:
         cluster.close(owner, statement)
     ended = [slot for slot, pipeline in cluster.pipelines.items() if _must_end(state, slot, pipeline)]
-    taken = {owner for slot in ended for owner in cluster.dissolve(slot, statement)}.union(late)
+    waiting = {claim.owner: claim for slot in ended for claim in cluster.dissolve(slot, statement)}
     by_stage: dict[tuple[str, int], list[int]] = {}
-    for owner in sorted(taken):
+    for owner in sorted(waiting.keys() | late):
         statement.pop(cluster.sent, owner)
         ref = pods[owner]
-        if state.work.runs[ref.workflow].stages[ref.stage].task_is(ref.task) is TaskState.BINDING:
+        task_state = state.work.runs[ref.workflow].stages[ref.stage].task_is(ref.task)
+        if task_state is TaskState.BINDING:
             by_stage.setdefault((ref.workflow, ref.stage), []).append(ref.task)
+        elif task_state is TaskState.RUNNING and owner in waiting:  # an end that this step has freed room for
+            cluster.snapshot.claim(structs.replace(waiting[owner], starting=False, started_ms=now), statement)
     for (workflow, number), tasks in by_stage.items():
         run = state.work.runs[workflow]
         recorder.advance(run).evict(run.stages[number], np.array(tasks), "Recalled", _WHY)
@@ -157,10 +161,9 @@ def take_back(recorder: Recorder) -> None:
 
 
 def _must_end(state: EngineState, slot: Slot, pipeline: Pipeline) -> bool:
-    """Whether room must not be handed over: for others who are to have it, or since its pods may not start."""
+    """Whether a pipeline may hand no room over: it is closed, or the pods that wait there may not start."""
     if pipeline.is_closed or not pipeline.waiting:
         return pipeline.is_closed
-    snapshot, pods = state.cluster.snapshot, state.work.pods
-    run = state.work.runs[pods[pipeline.waiting[0].owner].workflow]
+    run = state.work.runs[state.work.pods[pipeline.waiting[0].owner].workflow]
     is_held = run.paused or state.policy.queues.paused(slot.queue)
-    return is_held or bool(snapshot.nominations) or not snapshot.ready[slot.node]
+    return is_held or not state.cluster.snapshot.ready[slot.node]

@@ -12,7 +12,7 @@ from flowsched.engine import pipelining
 from flowsched.engine.events import NodeDrained, QueueChanged, Recovered
 from flowsched.engine.recovery import Remembered, rebuild_run
 from flowsched.engine.state.cluster import DrainOrder
-from flowsched.executor.protocol import NodeChanged, PodGone
+from flowsched.executor.protocol import NodeChanged, PodGone, PodStarted
 from flowsched.scheduling.queues.tree import Queue
 from flowsched.workflow.document.decode import check_workflow
 from flowsched.workflow.graph import StageGraph
@@ -168,6 +168,45 @@ def test_a_cap_of_their_queue_holds() -> None:
         assert len(mine) <= 2
 
 
+def test_so_many_are_sent_at_once_and_one_task_keeps_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reasons of a round say why something waits, so something waits."""
+    monkeypatch.setattr(pipelining, "MOST", 2)
+    scene = Scene(node(cpu=1), pipelines=True)
+    scene.submit("w", SHORT | {"scatter": {"count": 13}})
+    for at in range(9):
+        scene.start(f"fs-w-a-{at}-0")
+        scene.end(f"fs-w-a-{at}-0", after=10)
+        assert len(ahead(scene)) <= 2
+    assert waiting(scene) == ["fs-w-a-10-0", "fs-w-a-11-0"]
+    assert scene.queued("w", "a") == 1
+
+
+def test_none_is_sent_ahead_while_many_groups_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round looks at each of them: it must not cost more where thousands wait."""
+    monkeypatch.setattr(pipelining, "MOST_GROUPS", 1)
+    scene = Scene(node(cpu=2), pipelines=True)
+    scene.submit("w", SHORT)
+    scene.submit("v", SHORT, name="w")  # tasks of one kind
+    for _ in range(30):
+        name = held(scene)[0]
+        scene.start(name)
+        scene.end(name, after=10)
+        assert not ahead(scene) or not (scene.queued("w", "a") and scene.queued("v", "a"))
+
+
+def test_a_pod_is_sent_only_where_it_may_run() -> None:
+    """Tasks of `v` may run on one of two nodes, and are of the same size as those of `w`."""
+    scene = Scene(node("n0", cpu=1), node("n1", cpu=1, labels=(("zone", "x"),)), pipelines=True)
+    scene.submit("w", SHORT | {"scatter": {"count": 20}})
+    scene.submit("v", SHORT | {"scatter": {"count": 40}, "selector": {"zone": "x"}}, name="w")
+    while scene.queued("v", "a") > 4:
+        name = next(iter(scene.state.cluster.snapshot.claims))
+        scene.start(name)
+        scene.end(name, after=10)
+    sent = [pod for pod in scene.pods.values() if pod.after and pod.workflow == "v"]
+    assert {pod.node for pod in sent} == {"n1"}
+
+
 def test_a_cancel_takes_them_back() -> None:
     """All are released. What ends gives its room to none of them."""
     scene = scene_of()
@@ -180,12 +219,14 @@ def test_a_cancel_takes_them_back() -> None:
     scene.nothing_left()
 
 
-@pytest.mark.parametrize("word", ["pause", "drain"])
+@pytest.mark.parametrize("word", ["pause", "queue", "drain"])
 def test_they_are_taken_back_where_no_new_pod_may_start(word: str) -> None:
-    """The run is paused, or their node takes no new pods. What runs there goes on."""
+    """The run or its queue is paused, or their node takes no new pods. What runs there goes on."""
     scene = scene_of()
     if word == "pause":
         scene.command("w", "pause")
+    elif word == "queue":
+        scene.tell(QueueChanged(Queue("default", paused=True)))
     else:
         scene.tell(NodeDrained("n0", DrainOrder(scene.now)))
     assert scene.released == names(*SENT)
@@ -203,6 +244,26 @@ def test_all_are_taken_back_if_one_never_ran() -> None:
     scene.end("fs-w-a-9-0", after=10)
     assert held(scene) == ["fs-w-a-10-1", "fs-w-a-18-0"]
     assert scene.pods["fs-w-a-10-1"].pipeline != scene.pods["fs-w-a-9-0"].pipeline
+
+
+def test_one_that_starts_in_the_step_that_dissolves_its_pipeline_keeps_its_room() -> None:
+    """Its runner has started it for the end of task 9, which the engine hears of after the loss of task 11."""
+    scene = scene_of()
+    lost, begun = PodGone("fs-w-a-11-0", scene.now, "NotStarted"), PodStarted("fs-w-a-10-0", scene.now)
+    scene.tell(lost, scene.ending("fs-w-a-9-0"), begun)
+    assert held(scene) == names(10, 18)
+    assert scene.released == names(*SENT[2:])
+
+
+def test_the_step_that_sends_them_asks_to_be_woken_when_they_are_late() -> None:
+    """All pods that run may have started already: nothing else might happen before."""
+    scene = Scene(node(cpu=1), pipelines=True)
+    scene.submit("w", SHORT)
+    for at in range(8):
+        scene.start(f"fs-w-a-{at}-0")
+        scene.end(f"fs-w-a-{at}-0", after=10)
+    assert len(ahead(scene)) == 8
+    assert scene.last.wake_ms == scene.now + 5_000
 
 
 def test_they_are_taken_back_if_the_tasks_before_them_run_long() -> None:
@@ -300,7 +361,9 @@ def test_the_worlds_above_do_send_pods_ahead() -> None:
     for crash in (0.0, 0.2):
         world = World(NODES, 1, Chances(crash=crash), pipelines=True)
         stage = {"name": "s", "scatter": {"count": 200}, "command": ["x"], "resources": {"cpu": 1}}
-        world.submit("w", check_workflow({"name": "w", "stages": [stage]}))
+        then = stage | {"name": "t", "inputs": [{"name": "x", "from": "s.x", "match": "index"}]}
+        stage |= {"outputs": [{"name": "x", "path": "x"}]}
+        world.submit("w", check_workflow({"name": "w", "stages": [stage, then]}))
         world.run()
         world.finished()
         assert set(world.sql.terminal.values()) == {"SUCCEEDED"}

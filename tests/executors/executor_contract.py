@@ -571,6 +571,22 @@ class ExecutorContract:
         await cluster.launch([program("c", "exit 0", node="node-1", **reads("flowsched:a/bam"))])
         assert (await ear.ended("c")).exit_code == 0
 
+    async def test_a_pod_that_was_sent_ahead_starts_when_enough_of_its_pipeline_have_ended(
+        self, world: World
+    ) -> None:
+        """Where the executor keeps such pods: not before, and at once where that has happened meanwhile."""
+        cluster, ear, _ = await world.open()
+        if not cluster.pipelines:
+            pytest.skip("this executor starts pods at once")
+        await cluster.launch([program("a", "sleep 0.3; exit 3", pipeline="1-0")])
+        await cluster.launch([program("b", "exit 0", pipeline="1-0", after=1)])
+        assert (await ear.ended("b")).exit_code == 0
+        assert [type(event) for event in ear.of("a")] == [PodStarted, PodEnded]
+        begun = next(event.at_ms for event in ear.of("b") if isinstance(event, PodStarted))
+        assert begun >= next(event.at_ms for event in ear.of("a") if isinstance(event, PodEnded))
+        await cluster.launch([program("c", "exit 0", pipeline="1-0", after=2)])
+        assert (await ear.ended("c")).exit_code == 0
+
     async def test_an_output_is_read_on_another_node(self, world: World) -> None:
         """Without a copy, where the executor can; it counts as moved, and stays while it is read. What is not there is lost."""
         cluster, ear, _ = await world.open()

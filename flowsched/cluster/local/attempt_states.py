@@ -271,9 +271,8 @@ class AttemptStates:
         if found is not None and found[0].publishes:
             return  # nothing of it is left to kill, and its runner has other attempts
         if found is None and live.folder is not None and not attempts.is_released(live.folder):
-            with contextlib.suppress(
-                OSError
-            ):  # there is no room yet: it has not begun, and its runner has others
+            # It has not begun, and its runner has other attempts: the service asks again, once there is room for that.
+            with contextlib.suppress(OSError):
                 attempts.ask_for_end(live.folder, 0)
                 for runner in self.runners.those_with(live.name):
                     runner.signal(signal.SIGTERM)

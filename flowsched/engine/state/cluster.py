@@ -173,12 +173,12 @@ class ClusterState(msgspec.Struct):
         if slot is not None and found is not None:
             statement.put(self.pipelines, slot, structs.replace(found, is_closed=True))
 
-    def dissolve(self, slot: Slot, statement: Statement) -> list[str]:
-        """End a pipeline: its pods go on, and hand nothing over. Returns those that wait for room there."""
+    def dissolve(self, slot: Slot, statement: Statement) -> tuple[Claim, ...]:
+        """End a pipeline: its pods go on, and hand nothing over. Returns the claims of those that wait for room there."""
         found = statement.pop(self.pipelines, slot)
         for owner in [owner for owner, where in self.in_line.items() if where == slot]:
             statement.pop(self.in_line, owner)
-        return [] if found is None else [claim.owner for claim in found.waiting]
+        return () if found is None else found.waiting
 
     def closing(self, now: int, end_ms: int) -> tuple[int, ...]:
         """The nodes that a later drain closes before `end_ms`: a pod that runs until then does not start there. Sorted."""

@@ -64,7 +64,7 @@ class Journal:
 
     Args:
         folder: Of the runner.
-        ended: Called with each attempt whose last record is added.
+        ended: The journal calls it with the name of each attempt whose last record the runner adds.
 
     Raises:
         OSError: There is no room for a first segment.
