@@ -492,8 +492,8 @@ def place(recorder: Recorder, others: Others) -> None:
     theirs, more_reasons = others.collect_groups()
     foreign_reasons += more_reasons
     backlog = _as_before(recorder) if at_limit else _collected(recorder)
-    groups = [*(candidate.group for candidate in backlog.candidates.values()), *theirs]
-    by_key = {group.key: group for group in groups}
+    by_key = {**backlog.groups, **{group.key: group for group in theirs}}
+    groups = [*by_key.values()]
     if not at_limit:
         evictions.drop_unwanted(recorder, by_key)
         if not groups:
@@ -549,7 +549,7 @@ def _bring_up_to_date(recorder: Recorder) -> None:
 def _as_before(recorder: Recorder) -> Backlog:
     """The backlog of a round that offers none of our own groups; it is looked at again when it was to be."""
     due = recorder.state.round.next_round_at
-    return Backlog({}, [], [], due if due is not None and due > recorder.now else None)
+    return Backlog({}, {}, [], [], due if due is not None and due > recorder.now else None)
 
 
 def _plan(recorder: Recorder, groups: list[PodGroup], *, theirs_alone: bool) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
@@ -66,7 +67,8 @@ class Unrunnable(msgspec.Struct, frozen=True):
 class Backlog(msgspec.Struct):
     """The pod groups of one cycle."""
 
-    candidates: dict[int, Candidate]
+    candidates: Mapping[int, Candidate]
+    groups: Mapping[int, PodGroup]  #: the requests of `candidates`
     unrunnable: list[Unrunnable]
     lost: list[tuple[WorkflowRun, str]]  #: inputs that were written once and are nowhere any more
     wake_ms: int | None  #: when the next back-off ends
@@ -80,13 +82,13 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
         now: Wall-clock ms.
         evictable: The copies that caches with a limit may drop; None = no cache has a limit.
     """
-    backlog, offers = Backlog({}, [], [], None), state.work.offers
+    offers = state.work.offers
+    backlog = Backlog(offers.candidates, offers.groups, [], [], None)
     timeless = evictable is None and not state.cluster.drains
     homes, basis = Homes(state), _basis(state)
     for run, number in _changed_stages(state, basis if timeless else None):
         stage, pair = run.stages[number], (run.id, number)
-        offered = _offer(backlog, homes, run, stage, now, evictable, basis, timeless=timeless)
-        offers.candidates[pair] = offered
+        offers.offer(pair, _offer(backlog, homes, run, stage, now, evictable, basis, timeless=timeless))
         cached = offers.bags.get(pair)
         steady = cached is not None and bool(cached.candidates) and not cached.moved and not is_call(run)
         if not steady:
@@ -94,9 +96,7 @@ def collect(state: EngineState, now: int, evictable: Evictable | None = None) ->
         unknown = next_unknown(state, run, stage) if state.policy.profile.locality else None
         if unknown is not None:
             offers.wait(pair, (run.id, unknown.number), run.spec.kind_of(unknown.spec))
-    for offered in offers.candidates.values():
-        backlog.candidates.update(offered)
-    homes.note_coming(offers.bags)
+    homes.note_coming(offers.routes)
     state.cluster.snapshot.coming = homes.coming
     return backlog
 
@@ -167,7 +167,7 @@ def _changed_stages(state: EngineState, basis: tuple[object, ...] | None) -> lis
     offers, ready = state.work.offers, state.work.ready
     _note_learned(state)
     if basis is None or offers.basis != basis:
-        pairs = ready | offers.candidates.keys()
+        pairs = ready | offers.of_stage.keys()
     else:
         pairs = offers.changed
     offers.basis, offers.changed = basis, set()
@@ -185,30 +185,37 @@ def _changed_stages(state: EngineState, basis: tuple[object, ...] | None) -> lis
 
 
 def _note_learned(state: EngineState) -> None:
-    """Mark the stages whose kinds of tasks have taught something since the last round: the round looks at them."""
+    """Mark the stages whose tasks are estimated anew. Each task that ends teaches something: tasks of its kind that wait are
+    estimated anew when an eighth more is known. The others of its workflow are, when its author's words have another worth.
+    """
     offers, estimates = state.work.offers, state.work.estimates
     kinds, offers.learned = estimates.learned_since(offers.learned), estimates.learned
     if kinds is None:
         offers.basis = None
-        return
-    for workflow, *stage in dict.fromkeys(kinds):
-        if stage:
-            offers.changed |= offers.by_kind.get((workflow, stage[0]), set())
-            offers.tell((workflow, stage[0]))
+        for cached in offers.bags.values():
+            cached.stale = True
+    for (workflow, *names), times in Counter(kinds or ()).items():
+        if names:
+            kind = workflow, names[0]
+            offers.tell(kind)
+            more = offers.lessons.pop(kind, 0) + (times if len(names) == 1 else 0)
+            if is_new(state, kind, more):
+                offers.outdate_estimates(kind)
+            else:
+                offers.lessons[kind] = more
             continue
         word = estimates.known_of(workflow, "")
-        if offers.words.get(workflow) != word:
+        if word != offers.words.pop(workflow, None):
+            for kind in offers.by_kind:
+                if kind[0] == workflow and learned_of(state, kind) == word:  # no task of the kind has ended
+                    offers.outdate_estimates(kind)
+        if word is not None:
             offers.words[workflow] = word
-            for kind, pairs in offers.by_kind.items():
-                if kind[0] == workflow:
-                    offers.changed |= pairs
 
 
 def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indices, now: int) -> None:
-    """Make anew the bags of which something has changed, of a stage whose shards differ in inputs, or in gather nodes.
-
-    Each task that ends teaches something. The shards that wait are estimated anew when an eighth more is known, and ranked anew
-    when their mean size has moved by an eighth.
+    """Make anew the bags of which something has changed, of a stage whose shards differ in inputs, or in gather nodes. The shards
+    that wait are ranked anew when their mean size has moved by an eighth.
 
     Args:
         backlog: Gets what can never run, and the inputs that are lost.
@@ -219,13 +226,9 @@ def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indi
     """
     state, run, stage, own = alike.state, alike.run, alike.stage, cached.own
     assert own is not None
-    learned = learned_of(state, cached.kind)
-    if cached.behind[1] != learned:
-        cached.behind = cached.behind[0] + 1, learned
-    estimated = cached.learned != learned
-    estimated &= not cached.candidates or is_new(state, run, stage, cached.behind[0])
+    estimated = cached.stale or not cached.candidates
     if estimated:
-        cached.learned, cached.behind = learned, (0, learned)
+        cached.stale, cached.learned = False, learned_of(state, cached.kind)
     outdated = list(cached.candidates) if estimated else cached.outdated & cached.candidates.keys()
     dropped: list[int] = []
     for number in outdated:
@@ -235,7 +238,7 @@ def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indi
             dropped += before.tasks[0].tolist()
             cached.forget(own.place(int(before.tasks[0][0]), state.work.groups[number].memory_steps))  # type: ignore[union-attr]
         else:
-            cached.candidates[number] = _as_known(state, before, runtime_ms, high_ms)
+            cached.put(number, _as_known(state, before, runtime_ms, high_ms))
     cached.outdated, cached.moved = set(), False
     if dropped:
         own.drop(dropped)
@@ -248,11 +251,12 @@ def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indi
             cached.moved = True  # it is looked at again
             continue
         number = own.numbers[place] = candidate.group.key
-        cached.candidates[number], cached.routes[number] = candidate, None
+        cached.put(number, candidate)
+        cached.routes[number] = None
         new.append(number)
     if cached.candidates:
         _weigh(state, cached.candidates, own, new)
-        _rank_by_size(alike, cached.candidates, own, new, estimated=estimated)
+        _rank_by_size(alike, cached, own, new, estimated=estimated)
 
 
 def _changed(
@@ -304,9 +308,10 @@ def _weigh(state: EngineState, candidates: Mapping[int, Candidate], own: OwnBags
 
 
 def _rank_by_size(
-    alike: _Alike, candidates: dict[int, Candidate], own: OwnBags, new: list[int], *, estimated: bool
+    alike: _Alike, cached: CachedBags, own: OwnBags, new: list[int], *, estimated: bool
 ) -> None:
     """Shards that read more than others are expected to take longer, and go first."""
+    candidates = cached.candidates
     mean, first = sum(own.sizes.values()) // len(own.sizes), candidates[own.first()]
     if estimated or 8 * abs(mean - own.mean_bytes) > own.mean_bytes:
         own.mean_bytes, own.ranked_ms = mean, first.group.runtime_ms
@@ -316,7 +321,7 @@ def _rank_by_size(
         rank_ms = rank_by_size(own.sizes[number], *by)
         if rank_ms != candidates[number].group.rank_ms:
             group = structs.replace(candidates[number].group, rank_ms=rank_ms)
-            candidates[number] = structs.replace(candidates[number], group=group)
+            cached.put(number, structs.replace(candidates[number], group=group))
     own.ranked_by = by
 
 
@@ -444,7 +449,7 @@ def _find_homes(homes: Homes, run: WorkflowRun, stage: StageRun, cached: CachedB
             last, home = route, cached.homes[route]
         if home != candidate.group.home:
             group = structs.replace(candidate.group, home=home)
-            candidates[number] = structs.replace(candidate, group=group)
+            cached.put(number, structs.replace(candidate, group=group))
 
 
 class _Alike:

@@ -14,7 +14,7 @@ from typing import Final
 
 from flowsched.engine.data.inputs import read_bytes
 from flowsched.engine.state import EngineState
-from flowsched.workflow.estimates import LONGEST_MS, UNKNOWN_MS, WRITTEN, typical_ms
+from flowsched.workflow.estimates import LONGEST_MS, UNKNOWN_MS, WRITTEN, is_far, typical_ms
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 #: The bytes that a shard of unknown outputs is taken to write. A link of 1 Gbit/s brings them in less than the shortest time for
@@ -23,8 +23,6 @@ from flowsched.workflow.run.run import StageRun, WorkflowRun
 UNKNOWN_BYTES: Final = 50_000_000
 #: Outputs of wider stages are not guessed: by gather nodes their shards are offered one by one.
 _GUESSED: Final = 512
-#: A user's word of a runtime that is wrong by this factor says less than the tasks that have ended.
-_FAR: Final = 2
 
 
 def expected_runtime(
@@ -39,7 +37,7 @@ def expected_runtime(
     kind = run.spec.kind_of(stage.spec)
     if not estimates.samples(*kind):
         worth_ms = None if declared_ms is None else estimates.as_declared_ms(*kind, declared_ms)
-        if declared_ms is not None and worth_ms is not None and is_far(declared_ms, worth_ms):
+        if declared_ms is not None and worth_ms is not None:
             return worth_ms, declared_ms
         return declared_ms, None
     size = read_bytes(state.cluster.catalogue, run, stage, inputs)
@@ -62,9 +60,9 @@ def is_proven(state: EngineState, run: WorkflowRun, stage: StageRun, ends: int =
     return state.work.estimates.samples(*run.spec.kind_of(stage.spec)) >= ends
 
 
-def is_new(state: EngineState, run: WorkflowRun, stage: StageRun, more: int) -> bool:
-    """Whether `more` ends of tasks teach an eighth or more of what is known of a stage's kind."""
-    return 8 * more >= state.work.estimates.samples(*run.spec.kind_of(stage.spec))
+def is_new(state: EngineState, kind: tuple[str, str], more: int) -> bool:
+    """Whether `more` ends of tasks teach an eighth or more of what is known of a kind."""
+    return 8 * more >= state.work.estimates.samples(*kind)
 
 
 def is_refuted(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> bool:
@@ -83,11 +81,6 @@ def is_refuted(state: EngineState, run: WorkflowRun, stage: StageRun, input_byte
 
 def _capped(runtime_ms: int | None) -> int | None:
     return None if runtime_ms is None else min(runtime_ms, LONGEST_MS)
-
-
-def is_far(declared_ms: int, observed_ms: int) -> bool:
-    """Whether tasks that declared this runtime took at least `_FAR` times it, or at most that part of it."""
-    return observed_ms >= declared_ms * _FAR or declared_ms >= observed_ms * _FAR
 
 
 def _unshared_ms(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> int | None:

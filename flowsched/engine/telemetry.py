@@ -19,7 +19,7 @@ import numpy as np
 
 from flowsched.engine.data.inputs import sources_of
 from flowsched.engine.io_demand import PER_MILLE, rounded
-from flowsched.engine.predictor import is_far, is_refuted
+from flowsched.engine.predictor import is_refuted
 from flowsched.engine.state import EngineState
 from flowsched.engine.transaction import Recorder
 from flowsched.executor.nodes import Load, LoadMeasured, NodeInfo
@@ -242,7 +242,7 @@ def _expect_others(recorder: Recorder, kind: Kind, ran_ms: int, *, far: bool) ->
             ends[slot] = int(ledger.since[slot]) + min(ran_ms, LONGEST_MS)
         elif theirs[0] == kind[0] and said_ms is not None and not state.work.estimates.samples(*theirs):
             worth = state.work.estimates.as_declared_ms(*theirs, said_ms)
-            if worth is not None and is_far(said_ms, worth):
+            if worth is not None:
                 ends[slot] = int(ledger.since[slot]) + worth
     slots, before = list(ends), ledger.until[list(ends)]
     recorder.statement.undo_with(lambda: ledger.until.put(slots, before))

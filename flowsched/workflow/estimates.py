@@ -27,6 +27,8 @@ _RIDGE: Final = 1_000
 _FINE: Final = 1 << 32
 #: Levels of quantiles are given in per mille.
 PER_MILLE: Final = 1_000
+#: A user's word of a runtime that is wrong by this factor says less than the tasks that have ended.
+_FAR: Final = 2
 
 
 class Trend(msgspec.Struct, frozen=True):
@@ -229,6 +231,11 @@ Kind = tuple[str, ...]
 Before = Sequence[tuple[Kind, "array[int]"]]
 
 
+def is_far(declared_ms: int, observed_ms: int) -> bool:
+    """Whether tasks that declared this runtime took at least `_FAR` times it, or at most that part of it."""
+    return observed_ms >= declared_ms * _FAR or declared_ms >= observed_ms * _FAR
+
+
 class Estimates:
     """Learned amounts by kind."""
 
@@ -242,7 +249,7 @@ class Estimates:
         self._sizes: dict[Kind, int] = {}  #: `typical_size`
         self.learned = 0  #: how often the samples of any kind have changed
         self._latest: deque[Kind] = deque(maxlen=_LATEST)  #: of which kinds
-        self._words: dict[Kind, int] = {}  #: of workflows -> `_word`
+        self._words: dict[Kind, int | None] = {}  #: of workflows -> `_word`
         self._waits: dict[Kind, tuple[int, int, int]] = {}  #: cores, disk rate -> `_wait_ms`
 
     # ---- learning ----
@@ -378,9 +385,8 @@ class Estimates:
         return None if trend is None else trend.high(declared_ms, FEW)
 
     def as_declared_ms(self, workflow: str, stage: str, declared_ms: int) -> int | None:
-        """The runtime of a task with this declared one; None if too few tasks say how good the words of its author are.
-
-        Those are the tasks of its kind; before the first of these has ended, at least `ENOUGH` of its workflow's other kinds.
+        """The runtime of a task with this declared one, by the tasks of its kind that have ended. Before the first of these, by at
+        least `ENOUGH` of its workflow's other kinds; None if these are too few, or if the words of its author are about true.
         """
         if (workflow, stage) in self._samples:
             trend = self.trend(workflow, stage, DECLARED)  # else they were relearned, or declared none
@@ -391,7 +397,9 @@ class Estimates:
         return None if found is None else min(max(1, found), LONGEST_MS)
 
     def _word(self, workflow: str) -> int | None:
-        """The middle ratio of observed to declared runtimes of a workflow, per mille; None from fewer than `ENOUGH` tasks."""
+        """The middle ratio of observed to declared runtimes of a workflow, per mille. None where the declared ones are not far from
+        the truth, and from fewer than `ENOUGH` tasks.
+        """
         samples = self._samples.get((workflow,), ())
         if len(samples) < ENOUGH * _WIDTH:
             return None
@@ -399,7 +407,8 @@ class Estimates:
             pairs = zip(samples[RUNTIME::_WIDTH], samples[DECLARED::_WIDTH], strict=True)
             word = max(1, _middle(sorted(ran * PER_MILLE // said for ran, said in pairs)))
             shift = max(0, word.bit_length() - 3)  # waiting tasks are not outdated by each task that ends
-            self._words[workflow,] = word >> shift << shift
+            word = word >> shift << shift
+            self._words[workflow,] = word if is_far(PER_MILLE, word) else None
         return self._words[workflow,]
 
     def weight_ms(self, workflow: str, stage: str, input_bytes: int = 0) -> int | None:

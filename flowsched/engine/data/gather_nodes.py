@@ -13,7 +13,7 @@ stages back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -30,7 +30,6 @@ from flowsched.engine.predictor import (
 )
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.data import Gather, Gathered, Route
-from flowsched.engine.state.work import CachedBags
 from flowsched.scheduling.pod_group import Home
 from flowsched.workflow.graph import reader_of, shards_read
 from flowsched.workflow.learned_plan import Kind
@@ -170,13 +169,11 @@ class Homes:
         node = self._place(run, route)
         return None if node is None else Home(node, route.sent, _gatherer(run, route))
 
-    def note_coming(self, bags: Mapping[tuple[str, int], CachedBags]) -> None:
-        """Note the bytes that will come to the gather nodes of all that is offered."""
+    def note_coming(self, routes: Iterable[tuple[str, Route]]) -> None:
+        """Note the bytes that will come to the gather nodes of all that is offered. `routes`: with their workflows."""
         if self.state.policy.profile.locality:
-            routes = {(pair[0], route) for pair, cached in bags.items() for route in cached.homes}
             for workflow, route in routes:
-                if route is not None:
-                    self._place(self.state.work.runs[workflow], route)
+                self._place(self.state.work.runs[workflow], route)
 
     def _place(self, run: WorkflowRun, route: Route) -> int | None:
         """The node of `at`. The bytes that will come there are noted."""

@@ -171,9 +171,10 @@ class CachedBags(msgspec.Struct):
         routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
         homes: Route -> the gather node that the bags have by it.
         gathers: How they are gathered, by which the routes were found, and how what is made of them is gathered.
-        behind: How often the knowledge has grown since `learned`, and what it is now.
+        stale: Their amounts are to be estimated anew.
         moved: Tasks of the stage have changed since. Bags of others are as they were.
         outdated: Bags of which facts have changed that concern them alone.
+        replaced: Bags that have changed since they were offered last.
         own: Of a stage whose bags differ in inputs or gather nodes; None = they differ in memory alone.
     """
 
@@ -184,16 +185,34 @@ class CachedBags(msgspec.Struct):
     routes: dict[int, Route | None] = msgspec.field(default_factory=dict)
     homes: dict[Route | None, Home | None] = msgspec.field(default_factory=dict)
     gathers: tuple[Gather, ...] = ()
-    behind: tuple[int, object] = (0, None)
+    stale: bool = True
     moved: bool = False
     outdated: set[int] = msgspec.field(default_factory=set)
+    replaced: set[int] = msgspec.field(default_factory=set)
     own: OwnBags | None = None
+
+    def put(self, number: int, candidate: Candidate) -> None:
+        """Replace a bag, or add it."""
+        self.candidates[number] = candidate
+        self.replaced.add(number)
 
     def forget(self, place: tuple[int, int]) -> None:
         """Forget the bag of one of `own.numbers`, if it is there."""
         number = None if self.own is None else self.own.numbers.pop(place, None)
         if self.own is not None and number is not None:
             del self.candidates[number], self.routes[number], self.own.sizes[number]
+            self.replaced.add(number)
+
+
+class Offered(NamedTuple):
+    """The groups of a stage that are offered, by number, and the gather nodes of the bags among them."""
+
+    candidates: dict[int, Candidate]
+    homes: dict[Route | None, Home | None]
+
+
+#: A stage of which nothing is offered.
+_NONE: Final = Offered({}, {})
 
 
 class Offers(msgspec.Struct):
@@ -201,41 +220,85 @@ class Offers(msgspec.Struct):
 
     Attributes:
         bags: (workflow, stage) -> the bags of a stage.
-        candidates: (workflow, stage) -> the groups of a stage that are offered, by number.
+        of_stage: (workflow, stage) -> the groups of a stage that are offered.
+        candidates: All groups that are offered, by number.
+        groups: The requests of `candidates`.
+        routes: Workflow and route -> of how many stages bags have their gather node by it.
         changed: The stages of which something may have changed.
         basis: The facts on which all depends, as they were; None = all stages are looked at.
         by_kind: Kind of tasks -> the stages with bags.
         waiting: A stage, or a kind of tasks, with unknown outputs -> the stages whose gather nodes depend on these outputs.
         learned: How much had been learned of any kind of tasks (`Estimates.learned`).
-        words: Workflow -> the known worth of its users' words of runtimes.
+        lessons: Kind of tasks -> how often something was learned of it since its waiting tasks were estimated.
+        words: Workflow -> the worth of its users' words of runtimes, where these are far from the truth.
         held_back: Workflows that may start no task: they are paused, or being cancelled.
     """
 
     bags: dict[tuple[str, int], CachedBags] = msgspec.field(default_factory=dict)
-    candidates: dict[tuple[str, int], dict[int, Candidate]] = msgspec.field(default_factory=dict)
+    of_stage: dict[tuple[str, int], Offered] = msgspec.field(default_factory=dict)
+    candidates: dict[int, Candidate] = msgspec.field(default_factory=dict)
+    groups: dict[int, PodGroup] = msgspec.field(default_factory=dict)
+    routes: dict[tuple[str, Route], int] = msgspec.field(default_factory=dict)
     changed: set[tuple[str, int]] = msgspec.field(default_factory=set)
     basis: tuple[object, ...] | None = None
     by_kind: dict[tuple[str, str], set[tuple[str, int]]] = msgspec.field(default_factory=dict)
     waiting: dict[tuple[str, int | str], set[tuple[str, int]]] = msgspec.field(default_factory=dict)
     learned: int = 0
+    lessons: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
     words: dict[str, object] = msgspec.field(default_factory=dict)
     held_back: set[str] = msgspec.field(default_factory=set)
 
     def clear(self) -> None:
         """Have all made anew."""
         self.bags.clear()
+        self.of_stage.clear()
         self.candidates.clear()
+        self.groups.clear()
+        self.routes.clear()
         self.changed.clear()
         self.by_kind.clear()
         self.waiting.clear()
+        self.lessons.clear()
         self.held_back.clear()
         self.basis = None
 
     def forget(self, pair: tuple[str, int]) -> None:
         """Offer nothing of a stage any more."""
-        self.candidates.pop(pair, None)
+        self.offer(pair, {})
         self.changed.discard(pair)
         self.drop(pair)
+
+    def offer(self, pair: tuple[str, int], candidates: dict[int, Candidate]) -> None:
+        """Offer these groups of a stage, in place of those before. The cost is that of the groups that have changed."""
+        before, cached = self.of_stage.pop(pair, _NONE), self.bags.get(pair)
+        replaced: Iterable[int] = before.candidates.keys() | candidates.keys()
+        homes = _NONE.homes
+        if cached is not None and cached.candidates is candidates:
+            homes = cached.homes
+            if candidates is before.candidates:
+                replaced = cached.replaced
+        for number in replaced:
+            candidate = candidates.get(number)
+            if candidate is not None:
+                self.candidates[number], self.groups[number] = candidate, candidate.group
+            elif number in self.groups:
+                del self.candidates[number], self.groups[number]
+        if homes is not before.homes:
+            for some, sign in ((homes, 1), (before.homes, -1)):
+                self._count(pair[0], some, sign)
+        if cached is not None:
+            cached.replaced = set()
+        if candidates:
+            self.of_stage[pair] = Offered(candidates, homes)
+
+    def _count(self, workflow: str, homes: Iterable[Route | None], sign: int) -> None:
+        """Count the routes of a stage: 1 = its bags have gather nodes by them, -1 = they no longer have."""
+        for route in homes:
+            if route is not None:
+                key = workflow, route
+                self.routes[key] = count = self.routes.get(key, 0) + sign
+                if not count:
+                    del self.routes[key]
 
     def keep(self, pair: tuple[str, int], cached: CachedBags) -> None:
         """Keep the bags of a stage for the next round."""
@@ -250,6 +313,12 @@ class Offers(msgspec.Struct):
             of_kind.discard(pair)
             if not of_kind:
                 self.by_kind.pop(cached.kind, None)
+
+    def outdate_estimates(self, kind: tuple[str, str]) -> None:
+        """Have the waiting tasks of a kind estimated anew."""
+        for pair in self.by_kind.get(kind, ()):
+            self.bags[pair].stale = True
+            self.changed.add(pair)
 
     def wait(self, pair: tuple[str, int], *unknown: tuple[str, int | str]) -> None:
         """Look at a stage again when something is known of the outputs of another stage, or of a kind of tasks."""
