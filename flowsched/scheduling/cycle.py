@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from msgspec import structs
@@ -178,7 +179,29 @@ class _Cycle:
         known = self.known_refusal(group)
         if known is None or last.code is not known.code:
             return  # it waits for something else
-        self.reasons += self.fair_share.pass_by(user_queue, group, self.known_refusal)
+        self.reasons += self.fair_share.pass_by(user_queue, partial(self.known_refusals, group))
+
+    def known_refusals(self, like: PodGroup, groups: Sequence[PodGroup], begin: int) -> list[Alike]:
+        """The refusals of the bags from a place on, as long as each is known, and each bag is of the queue and the priority of
+        `like`. It is the one loop of a round over all that waits.
+        """
+        refused: list[Alike] = []
+        priority, known_refusal, last, at = like.priority, self.state.known_refusal, None, begin
+        while at < len(groups):
+            group = groups[at]
+            if group.priority != priority or group.gang or group.queue != like.queue:
+                break
+            known = known_refusal(group) or self.away(group)
+            if known is None:
+                break
+            if known is not last:
+                if last is not None:
+                    refused.append(Alike(last, groups[begin:at]))
+                last, begin = known, at
+            at += 1
+        if last is not None:
+            refused.append(Alike(last, groups[begin:at]))
+        return refused
 
     def known_refusal(self, group: PodGroup) -> Reason | None:
         """Why a group need not be tried, unless others make way for it; None = it may find room."""

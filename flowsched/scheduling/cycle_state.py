@@ -182,7 +182,7 @@ class CycleState:
         """The reason why the cycle refused a group like this one, or a bag whose pods ask for no more; None = it has not."""
         if not self.full and not self.delayed:
             return None
-        family = self.family(group)
+        family = self._families.of(group)
         known = self.full.get(family)
         if known is None and not group.shut and self.reservations.too_long(group):
             known = self.delayed.get(family)
@@ -197,6 +197,7 @@ class CycleState:
                 if asked[axis] < need:
                     break
             else:
+                self.full[family] = reason
                 return reason
         return None
 

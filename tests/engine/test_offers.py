@@ -53,7 +53,6 @@ def described(backlog: Backlog) -> list[tuple[Any, ...]]:
 def collected(state: EngineState, now: int, evictable: Evictable | None = None) -> Backlog:
     """As `collect`; each offer that it remembered is looked at again, group by group, compared, and remembered as it was."""
     backlog = collect(state, now, evictable)
-    coming = dict(state.cluster.snapshot.coming)
     assert backlog.groups == {key: each.group for key, each in backlog.candidates.items()}
     kept, state.work.offers = state.work.offers, Offers()
     state.data.coming.clear()
@@ -63,7 +62,7 @@ def collected(state: EngineState, now: int, evictable: Evictable | None = None) 
         anew = [count * written_bytes(state, run, run.stages[at]) for at, count in gathered.parents.items()]
         assert gathered_bytes(state, run, run.stages[number]) == sum(anew)
     assert described(collect(state, now, evictable)) == described(backlog)
-    assert state.cluster.snapshot.coming == coming
+    assert kept.routes == state.work.offers.routes
     state.work.offers = kept
     return backlog
 

@@ -473,32 +473,19 @@ class FairShareOrder:
             self.leave(user_queue)
 
     def pass_by(
-        self, user_queue: UserQueue, like: PodGroup, refusal: Callable[[PodGroup], Reason | None]
+        self, user_queue: UserQueue, refusals: Callable[[Sequence[PodGroup], int], Sequence[Alike]]
     ) -> Sequence[Alike]:
-        """Pass by the bags behind a refused one as long as the refusal of each is known. Returns the refusals."""
-        refused: list[Alike] = []
+        """Pass by the groups behind a refused one as long as the refusal of each is known. Returns the refusals.
+
+        `refusals`: of the groups of a sequence from a place on, up to the first that may find room.
+        """
         if user_queue.strict or user_queue.node.user_queue is None:
-            return refused  # each group may be the one that the others wait behind; or it has left
-        groups, at = user_queue.groups, user_queue.at
-        last, begin = None, at
-        while at < len(groups):
-            group = groups[at]
-            if group.gang or group.priority != like.priority or group.queue != like.queue:
-                break
-            known = refusal(group)
-            if known is None:
-                break
-            if known is not last:
-                if last is not None:
-                    refused.append(Alike(last, groups[begin:at]))
-                last, begin = known, at
-            at += 1
-        if last is not None:
-            refused.append(Alike(last, groups[begin:at]))
-        if at == user_queue.at:
-            return refused
-        user_queue.at = at
-        if at < len(groups):
+            return ()  # each group may be the one that the others wait behind; or it has left
+        refused = refusals(user_queue.groups, user_queue.at)
+        if not refused:
+            return ()
+        user_queue.at += sum([len(alike.groups) for alike in refused])
+        if user_queue.at < len(user_queue.groups):
             self._refresh(user_queue.node)
         else:
             self.leave(user_queue)
