@@ -17,7 +17,7 @@ from flowsched.engine.data.gather_nodes import Homes, divided, gathers_of, is_ca
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
-from flowsched.engine.predictor import expected_runtime, is_new, learned_of, memory_request
+from flowsched.engine.predictor import ends_known, expected_runtime, is_new, learned_of, memory_request
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.work import CachedBags, Candidate, Demand, Division, GroupKey, OwnBags
@@ -52,6 +52,8 @@ def rank_by_size(size: int, rank_ms: int, runtime_ms: int | None, mean: int) -> 
 
 
 Indices = NDArray[np.int64]
+#: After so many ends of its kind a waiting task whose memory is fitted is estimated anew.
+_FITTED: Final = 4
 _ON_NODES: Final = mask_of(TaskState.BINDING, TaskState.RUNNING)
 
 
@@ -186,7 +188,8 @@ def _changed_stages(state: EngineState, basis: tuple[object, ...] | None) -> lis
 
 def _note_learned(state: EngineState) -> None:
     """Mark the stages whose tasks are estimated anew. Each task that ends teaches something: tasks of its kind that wait are
-    estimated anew when an eighth more is known. The others of its workflow are, when its author's words have another worth.
+    estimated anew when an eighth more is known, sooner where their memory is fitted: those that get too little run twice. Tasks of
+    other kinds of its workflow are, when its author's words have another worth.
     """
     offers, estimates = state.work.offers, state.work.estimates
     kinds, offers.learned = estimates.learned_since(offers.learned), estimates.learned
@@ -198,11 +201,14 @@ def _note_learned(state: EngineState) -> None:
         if names:
             kind = workflow, names[0]
             offers.tell(kind)
-            more = offers.lessons.pop(kind, 0) + (times if len(names) == 1 else 0)
-            if is_new(state, kind, more):
+            times = times if len(names) == 1 else 0
+            before, more = offers.lessons.get(kind) or (ends_known(state, kind) - times, 0)
+            more += times
+            if is_new(before, more) or (more >= _FITTED and _fits_some(state, offers.by_kind.get(kind, ()))):
                 offers.outdate_estimates(kind)
-            else:
-                offers.lessons[kind] = more
+                before, more = before + more, 0
+            if kind in offers.by_kind:
+                offers.lessons[kind] = before, more
             continue
         word = estimates.known_of(workflow, "")
         if word != offers.words.pop(workflow, None):
@@ -211,6 +217,12 @@ def _note_learned(state: EngineState) -> None:
                     offers.outdate_estimates(kind)
         if word is not None:
             offers.words[workflow] = word
+
+
+def _fits_some(state: EngineState, stages: Iterable[tuple[str, int]]) -> bool:
+    """Whether the memory of some of these stages is fitted."""
+    runs = state.work.runs
+    return any(fits_memory(state, runs[workflow], runs[workflow].stages[at]) for workflow, at in stages)
 
 
 def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indices, now: int) -> None:

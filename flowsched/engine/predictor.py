@@ -14,7 +14,7 @@ from typing import Final
 
 from flowsched.engine.data.inputs import read_bytes
 from flowsched.engine.state import EngineState
-from flowsched.workflow.estimates import LONGEST_MS, UNKNOWN_MS, WRITTEN, is_far, typical_ms
+from flowsched.workflow.estimates import LONGEST_MS, MOST_SAMPLES, UNKNOWN_MS, WRITTEN, is_far, typical_ms
 from flowsched.workflow.run.run import StageRun, WorkflowRun
 
 #: The bytes that a shard of unknown outputs is taken to write. A link of 1 Gbit/s brings them in less than the shortest time for
@@ -60,9 +60,14 @@ def is_proven(state: EngineState, run: WorkflowRun, stage: StageRun, ends: int =
     return state.work.estimates.samples(*run.spec.kind_of(stage.spec)) >= ends
 
 
-def is_new(state: EngineState, kind: tuple[str, str], more: int) -> bool:
-    """Whether `more` ends of tasks teach an eighth or more of what is known of a kind."""
-    return 8 * more >= state.work.estimates.samples(*kind)
+def ends_known(state: EngineState, kind: tuple[str, str]) -> int:
+    """How many ends of tasks of a kind are remembered."""
+    return state.work.estimates.samples(*kind)
+
+
+def is_new(before: int, more: int) -> bool:
+    """Whether `more` ends of tasks of a kind teach an eighth of what `before` had taught; or all that is remembered is new."""
+    return 8 * more >= min(before, 8 * MOST_SAMPLES)
 
 
 def is_refuted(state: EngineState, run: WorkflowRun, stage: StageRun, input_bytes: int) -> bool:

@@ -15,7 +15,7 @@ from flowsched.engine.backlog import Backlog, collect
 from flowsched.engine.data.cache_values import Evictable
 from flowsched.engine.data.gather_nodes import gathered_bytes
 from flowsched.engine.events import LookedUp, NodeDrained, ProfileChanged, Tick
-from flowsched.engine.predictor import written_bytes
+from flowsched.engine.predictor import is_new, written_bytes
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import DrainOrder
 from flowsched.engine.state.work import Offers
@@ -23,6 +23,7 @@ from flowsched.engine.step import step
 from flowsched.executor.nodes import NodeInfo
 from flowsched.values import replace
 from flowsched.workflow.document.decode import check_workflow
+from flowsched.workflow.estimates import Measured
 from tests.engine.documents import clean, documents
 from tests.engine.scene import Scene, calls_of, node
 from tests.engine.world import Chances, World
@@ -312,6 +313,49 @@ def test_one_end_after_many_does_not_have_all_that_wait_estimated_anew() -> None
         learn("w", "b", 20_000 + more)
         collect(scene.state, scene.now)
     assert cached.learned == known_of("w", "b")
+
+
+@pytest.mark.parametrize(
+    ("before", "more", "new"),
+    [
+        (0, 1, True),
+        (7, 1, True),
+        (9, 1, False),
+        (32, 3, False),
+        (32, 4, True),
+        (10_000, 31, False),
+        (10_000, 32, True),
+    ],
+)
+def test_an_eighth_more_is_new_and_so_is_all_that_is_remembered(before: int, more: int, new: bool) -> None:
+    """32 ends of a kind are remembered."""
+    assert is_new(before, more) is new
+
+
+def test_fitted_memory_follows_four_ends() -> None:
+    """However many have ended. The waiting tasks of a kind without fitted memory keep their estimates for an eighth more."""
+    found = {}
+    for fits in (False, True):
+        scene = Scene(node("n0", cpu=4))
+        outside = [{"name": "i", "uri": "http://o/{index}", "size": 1_000}]
+        stage = {
+            "name": "b",
+            "command": ["x"],
+            "scatter": {"count": 60},
+            "inputs": outside,
+            "fit_memory": fits,
+        }
+        scene.submit("w", {**stage, "resources": {"cpu": 4, "memory": "4Gi"}})
+        collect(scene.state, scene.now)
+        stale = []
+        scene.state.work.offers.lessons["w", "b"] = 1_000, 0
+        for at in range(4):
+            scene.state.work.estimates.learn("w", "b", 10_000 + at, Measured(memory_bytes=1 << 30))
+            collect(scene.state, scene.now)
+            stale.append(scene.state.work.offers.lessons["w", "b"] != (1_000, at + 1))
+        found[fits] = stale
+        assert not scene.state.work.offers.bags["w", 0].stale
+    assert found == {False: [False] * 4, True: [False] * 3 + [True]}
 
 
 def test_shards_are_ranked_by_what_they_do_not_share_with_those_that_come_later() -> None:

@@ -229,7 +229,7 @@ class Offers(msgspec.Struct):
         by_kind: Kind of tasks -> the stages with bags.
         waiting: A stage, or a kind of tasks, with unknown outputs -> the stages whose gather nodes depend on these outputs.
         learned: How much had been learned of any kind of tasks (`Estimates.learned`).
-        lessons: Kind of tasks -> how often something was learned of it since its waiting tasks were estimated.
+        lessons: Kind of tasks -> from how many ends its waiting tasks were estimated, and how many have ended since.
         words: Workflow -> the worth of its users' words of runtimes, where these are far from the truth.
         held_back: Workflows that may start no task: they are paused, or being cancelled.
     """
@@ -244,7 +244,7 @@ class Offers(msgspec.Struct):
     by_kind: dict[tuple[str, str], set[tuple[str, int]]] = msgspec.field(default_factory=dict)
     waiting: dict[tuple[str, int | str], set[tuple[str, int]]] = msgspec.field(default_factory=dict)
     learned: int = 0
-    lessons: dict[tuple[str, str], int] = msgspec.field(default_factory=dict)
+    lessons: dict[tuple[str, str], tuple[int, int]] = msgspec.field(default_factory=dict)
     words: dict[str, object] = msgspec.field(default_factory=dict)
     held_back: set[str] = msgspec.field(default_factory=set)
 
@@ -331,6 +331,8 @@ class Offers(msgspec.Struct):
 
     def forget_waiting(self, workflow: str, kind: tuple[str, str]) -> None:
         """Stages of a workflow that has ended do not wait for what is learned of a kind."""
+        if kind not in self.by_kind:
+            self.lessons.pop(kind, None)
         left = {pair for pair in self.waiting.pop(kind, set()) if pair[0] != workflow}
         if left:
             self.waiting[kind] = left
