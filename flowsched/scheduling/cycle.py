@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from itertools import islice
 
 import numpy as np
 from msgspec import structs
@@ -94,6 +94,7 @@ class _Cycle:
         self.closed = False
         self.no_target: Reason | None = None  #: of the groups that are refused then
         self.any_ready = bool(state.snapshot.ready.any())
+        self.families: dict[UserQueue, list[Family]] = {}  #: of the groups of user queues
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.preemption = Preemption(
             state.snapshot,
@@ -179,28 +180,37 @@ class _Cycle:
         known = self.known_refusal(group)
         if known is None or last.code is not known.code:
             return  # it waits for something else
-        self.reasons += self.fair_share.pass_by(user_queue, partial(self.known_refusals, group))
+        self.reasons += self.fair_share.pass_by(user_queue, self.known_refusals)
 
-    def known_refusals(self, like: PodGroup, groups: Sequence[PodGroup], begin: int) -> list[Alike]:
-        """The refusals of the bags from a place on, as long as each is known, and each bag is of the queue and the priority of
-        `like`. It is the one loop of a round over all that waits.
+    def known_refusals(self, user_queue: UserQueue) -> list[Alike]:
+        """The refusals of the next bags of a user queue, as long as each is known, and they have the priority of the group before
+        them. Many groups have one family, and a look at the family is all that most of them cost.
         """
+        groups, full, begin = user_queue.groups, self.state.full, user_queue.at
+        families = self.families.get(user_queue)
+        if families is None:
+            families = self.families[user_queue] = self.state.families.of_all(groups)
+        priority, end, before = groups[begin - 1].priority, len(groups), None
         refused: list[Alike] = []
-        priority, known_refusal, last, at = like.priority, self.state.known_refusal, None, begin
-        while at < len(groups):
-            group = groups[at]
-            if group.priority != priority or group.gang or group.queue != like.queue:
+        last: Reason | None = None
+        for at, family in enumerate(islice(families, begin, None), begin):
+            if family is before:
+                continue
+            if family.priority != priority or family.gang:
+                end = at
                 break
-            known = known_refusal(group) or self.away(group)
+            known = full.get(family)
+            before = None if known is None else family
+            known = known or self.known_refusal(groups[at])
             if known is None:
+                end = at
                 break
             if known is not last:
                 if last is not None:
                     refused.append(Alike(last, groups[begin:at]))
                 last, begin = known, at
-            at += 1
         if last is not None:
-            refused.append(Alike(last, groups[begin:at]))
+            refused.append(Alike(last, groups[begin:end]))
         return refused
 
     def known_refusal(self, group: PodGroup) -> Reason | None:
@@ -426,7 +436,7 @@ class _Cycle:
 
     def wait_for_room(self, request: PlacementRequest) -> bool:
         """Refuse a group that found no room: others make way for it, or some is reserved for it if it is the first."""
-        state, group, family = self.state, request.group, self.state.family(request.group)
+        state, group, family = self.state, request.group, self.state.families.of(request.group)
         left = 0 if group.gang else group.roles[0].count - state.placed(group)
         if left and request.missing is not None:
             self.available_times().foresee(request, left, runtime_of(group, state.profile))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from flowsched.scheduling.placement.cost_table import Assignment, Pricer
 from flowsched.scheduling.placement.gang import Ints
 from flowsched.scheduling.placement.score_cache import ScoreCache
 from flowsched.scheduling.plan import Reason, ReasonCode
-from flowsched.scheduling.pod_group import PodGroup, RoleRequest
+from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.queues.ordering import WaitingOrder
 from flowsched.scheduling.queues.quotas import Quotas
@@ -41,16 +41,20 @@ class Family:
 
     Attributes:
         asked: Of each role, (R,) what one pod asks for.
+        priority: Of its workflows.
+        gang: Whether they start as a whole.
         kin: Of all families with its traits.
         size: Of the families whose pods ask for as much of each resource except the disk's bandwidth.
         small: Whether some node has as much of everything as a pod of a bag asks for, if no node has more of anything than this
             one; None = it is not known yet.
     """
 
-    __slots__ = ("asked", "kin", "size", "small")
+    __slots__ = ("asked", "gang", "kin", "priority", "size", "small")
 
-    def __init__(self, asked: tuple[tuple[int, ...], ...], kin: Kin, size: Kin) -> None:
-        self.asked, self.kin, self.size = asked, kin, size
+    def __init__(
+        self, asked: tuple[tuple[int, ...], ...], kin: Kin, size: Kin, priority: int, gang: bool
+    ) -> None:
+        self.asked, self.kin, self.size, self.priority, self.gang = asked, kin, size, priority, gang
         self.small: bool | None = None
 
 
@@ -62,23 +66,25 @@ class Families:
         self._clear()
 
     def _clear(self) -> None:
-        self._known: dict[int, tuple[tuple[RoleRequest, ...], tuple[int, ...] | None, Family]] = {}
-        self._families: dict[tuple[Kin, tuple[tuple[int, ...], ...]], Family] = {}
+        self._known: dict[int, Family] = {}
+        self._families: dict[tuple[Kin, tuple[tuple[int, ...], ...], int], Family] = {}
         self._kin: dict[object, Kin] = {}
 
-    def begin(self, profile: Profile, budgets: Budgets, waiting: int) -> None:
-        """A cycle begins. `waiting`: how many groups it has."""
+    def begin(self, profile: Profile, budgets: Budgets, waiting: int, changed: Iterable[PodGroup]) -> None:
+        """A cycle begins. `waiting`: how many groups it has; `changed`: those that are not as in the last cycle."""
         basis = profile, bool(budgets.limits)
         if basis != self._basis or len(self._known) > 2 * waiting + _MOST_GONE:
             self._clear()
+        for group in changed:
+            self._known.pop(group.key, None)
         self._basis = basis
         self._profile, self._direct = basis
 
     def of(self, group: PodGroup) -> Family:
         """The family of a group."""
         known = self._known.get(group.key)
-        if known is not None and known[0] is group.roles and known[1] == group.min_resources:
-            return known[2]
+        if known is not None:
+            return known
         profile = self._profile.of(group.queue)
         roles: list[tuple[object, int]] = []
         for role in group.roles:
@@ -91,12 +97,18 @@ class Families:
             roles.append(((nodes, what.direct if self._direct else ()), least))
         kin = self._kin_of((profile.name, group.min_resources, tuple(roles)))
         asked = tuple([role.shape.requests for role in group.roles])
-        family = self._families.get((kin, asked))
+        family = self._families.get((kin, asked, group.priority))
         if family is None:
             size = self._kin_of((kin, tuple([without_io(requests) for requests in asked])))
-            family = self._families[kin, asked] = Family(asked, kin, size)
-        self._known[group.key] = group.roles, group.min_resources, family
+            family = Family(asked, kin, size, group.priority, group.gang)
+            self._families[kin, asked, group.priority] = family
+        self._known[group.key] = family
         return family
+
+    def of_all(self, groups: Sequence[PodGroup]) -> list[Family]:
+        """The families of groups."""
+        known, of = self._known, self.of
+        return [known.get(group.key) or of(group) for group in groups]
 
     def _kin_of(self, common: object) -> Kin:
         return self._kin.setdefault(common, Kin())
@@ -129,6 +141,7 @@ class CycleState:
     Attributes:
         most, left: Pods that this cycle may place, and may still place.
         waiting: Groups by queue, in their order.
+        families: Of the waiting groups.
         allocations: Placements so far, by group key.
         full, delayed: Why groups of some families were refused. Room only shrinks in a cycle, so a refusal holds until its end:
             `full` for the whole family, `delayed` for those that would outlast the reservation's start.
@@ -171,18 +184,14 @@ class CycleState:
         self.budgets: Budgets
         self.waiting: dict[str, list[PodGroup]]
         self.budgets, self.waiting = budgeted(snapshot, queues, backlog, waiting, profile, now)
-        self._families = kept.families
-        self._families.begin(profile, self.budgets, len(backlog))
-
-    def family(self, group: PodGroup) -> Family:
-        """The family of a group."""
-        return self._families.of(group)
+        self.families = kept.families
+        self.families.begin(profile, self.budgets, len(backlog), order.changed)
 
     def known_refusal(self, group: PodGroup) -> Reason | None:
         """The reason why the cycle refused a group like this one, or a bag whose pods ask for no more; None = it has not."""
         if not self.full and not self.delayed:
             return None
-        family = self._families.of(group)
+        family = self.families.of(group)
         known = self.full.get(family)
         if known is None and not group.shut and self.reservations.too_long(group):
             known = self.delayed.get(family)
@@ -258,7 +267,7 @@ class CycleState:
             or any(shape.requests[GPU : GPU + 1])
         ):
             return False
-        size = self.family(group).size
+        size = self.families.of(group).size
         room = self._with_room.get(size)
         if room is None:
             asked, (allowed,) = without_io(shape.requests), self.pricer.allowed(group)

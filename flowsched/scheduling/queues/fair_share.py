@@ -473,15 +473,15 @@ class FairShareOrder:
             self.leave(user_queue)
 
     def pass_by(
-        self, user_queue: UserQueue, refusals: Callable[[Sequence[PodGroup], int], Sequence[Alike]]
+        self, user_queue: UserQueue, refusals: Callable[[UserQueue], Sequence[Alike]]
     ) -> Sequence[Alike]:
         """Pass by the groups behind a refused one as long as the refusal of each is known. Returns the refusals.
 
-        `refusals`: of the groups of a sequence from a place on, up to the first that may find room.
+        `refusals`: of the next groups of a user queue, up to the first that may find room.
         """
         if user_queue.strict or user_queue.node.user_queue is None:
             return ()  # each group may be the one that the others wait behind; or it has left
-        refused = refusals(user_queue.groups, user_queue.at)
+        refused = refusals(user_queue)
         if not refused:
             return ()
         user_queue.at += sum([len(alike.groups) for alike in refused])

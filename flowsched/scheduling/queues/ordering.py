@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
@@ -24,8 +24,8 @@ _NEVER: Final = 1 << 62
 _MOST_SHAPES: Final = 4096
 #: So many moments of groups that have gone may be noted still.
 _MOST_GONE: Final = 1_000
-#: More changes of a sorted list than these are made together.
-_FEW: Final = 16
+#: Changes of more than this part of a sorted list are made together.
+_FEW: Final = 32
 
 
 def effective_priority(group: PodGroup, now: int, promote_ms: int) -> int:
@@ -102,15 +102,53 @@ class _Changes:
         else:
             to.add(entry)
 
+    def are_few(self, entries: list[OrderKey]) -> bool:
+        """Whether making them one by one costs less than sorting the list anew."""
+        return _FEW * (len(self.left) + len(self.came)) <= len(entries)
+
     def make(self, entries: list[OrderKey]) -> None:
         """Make the changes."""
-        if len(self.left) + len(self.came) > _FEW:
+        if not self.are_few(entries):
             entries[:] = sorted([*(each for each in entries if each not in self.left), *self.came])
             return
         for each in self.left:
             del entries[bisect_left(entries, each)]
         for each in self.came:
             insort(entries, each)
+
+
+class _Line:
+    """The groups of one queue in their order.
+
+    Attributes:
+        keys: Their keys, sorted; the last part of each is the group's.
+        groups: The groups, in the order of `keys`.
+    """
+
+    __slots__ = ("groups", "keys")
+
+    def __init__(self) -> None:
+        self.keys: list[OrderKey] = []
+        self.groups: list[PodGroup] = []
+
+    def make(self, changes: _Changes, known: Mapping[int, PodGroup]) -> None:
+        """Make changes of the order. `known`: the groups by key."""
+        keys, groups = self.keys, self.groups
+        if not changes.are_few(keys):
+            changes.make(keys)
+            groups[:] = [known[key[-1]] for key in keys]
+            return
+        for key in changes.left:
+            at = bisect_left(keys, key)
+            del keys[at], groups[at]
+        for key in changes.came:
+            at = bisect_left(keys, key)
+            keys.insert(at, key)
+            groups.insert(at, known[key[-1]])
+
+    def replace(self, key: OrderKey, group: PodGroup) -> None:
+        """A group that stays where it is has changed."""
+        self.groups[bisect_left(self.keys, key)] = group
 
 
 def _counted(group: PodGroup) -> tuple[object, ...]:
@@ -135,19 +173,21 @@ class WaitingOrder:
 
     Attributes:
         work: Milli-CPU times ms that all of them will take.
+        changed: The groups that the last `bring` found new or changed.
     """
 
     def __init__(self) -> None:
         self._basis: tuple[object, ...] = ()
         self._now = self._longer = 0
         self.work = 0
+        self.changed: list[PodGroup] = []
         self._clear()
 
     def _clear(self) -> None:
         self.work, self._longer = 0, _NEVER
         self._groups: dict[int, PodGroup] = {}
         self._places: dict[int, _Place] = {}
-        self._queues: dict[str, list[OrderKey]] = {}
+        self._queues: dict[str, _Line] = {}
         self._moves: list[tuple[int, int]] = []  #: a heap of (moment, group) at which time moves groups
         self._ranks: list[OrderKey] = []  #: (rank, group) of all, sorted
         self._ranks_of: dict[str, list[OrderKey]] = {}  #: the same, by workflow
@@ -182,7 +222,7 @@ class WaitingOrder:
         self._basis, self._now = basis, now
         self._tree, self._profile, self._half = queues, profile, half
         known = self._groups
-        changed = [group for group in backlog if known.get(group.key) is not group]
+        changed = self.changed = [group for group in backlog if known.get(group.key) is not group]
         came = sum([group.key not in known for group in changed])
         left: Collection[int] = ()
         if len(known) + came > len(backlog):
@@ -221,8 +261,7 @@ class WaitingOrder:
             self._longer = longer
             some = self._ranks[bisect_left(self._ranks, (low,)) : bisect_left(self._ranks, (high,))]
             self._move((), {key for _, key in some})
-        known = self._groups
-        ordered = {name: [known[key[-1]] for key in self._queues[name]] for name in sorted(self._queues)}
+        ordered = {name: [*self._queues[name].groups] for name in sorted(self._queues)}
         profile = self._profile
         if profile.queue_order is not None or any(each.queue_order for each in profile.queues.values()):
             _by_plugins(ordered, self._tree, profile, self._now)
@@ -251,26 +290,32 @@ class WaitingOrder:
     def _move(self, left: Iterable[int], moved: Iterable[int]) -> None:
         """Put groups where they stand now. `left`: those that wait no more."""
         queues: defaultdict[str, _Changes] = defaultdict(_Changes)
+        stay = []
         for key in left:
             place = self._places.pop(key)
             queues[place.queue].note(place.key, -1)
         for key in moved:
             before, place = self._places.get(key), self._place(self._groups[key])
-            if before == place:
-                continue
             self._places[key] = place
-            if before is not None:
-                queues[before.queue].note(before.key, -1)
-            queues[place.queue].note(place.key, 1)
+            if before is not None and before[:2] == place[:2]:
+                stay.append(place)
+            else:
+                if before is not None:
+                    queues[before.queue].note(before.key, -1)
+                queues[place.queue].note(place.key, 1)
             if before is None or before.until_ms != place.until_ms:
                 heappush(self._moves, (place.until_ms, key))
         if len(self._moves) > 2 * len(self._places) + _MOST_GONE:
             self._moves = sorted((place.until_ms, key) for key, place in self._places.items())
         for name, changes in queues.items():
-            keys = self._queues.setdefault(name, [])
-            changes.make(keys)
-            if not keys:
+            line = self._queues.get(name)
+            if line is None:
+                line = self._queues[name] = _Line()
+            line.make(changes, self._groups)
+            if not line.keys:
                 del self._queues[name]
+        for place in stay:
+            self._queues[place.queue].replace(place.key, self._groups[place.key[-1]])
 
     def _place(self, group: PodGroup) -> _Place:
         profile, name, since, now = self._profile, group.queue, group.ready_ms, self._now
