@@ -277,7 +277,8 @@ class CycleState:
             )
         # Others may have taken room since, or the disk's bandwidth.
         left = [(self.room.hard(axis), need) for axis, need in enumerate(shape.requests) if need > 0]
-        return room.isdisjoint(local) and any(all(row[node] >= need for row, need in left) for node in room)
+        fits = [node for node in room if all(row[node] >= need for row, need in left)]
+        return bool(fits) and not any(node in local for node in fits)
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""
