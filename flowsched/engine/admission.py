@@ -666,21 +666,20 @@ def _reserved_starts(
     before: Mapping[int, int], plan: Plan, offered: Mapping[int, PodGroup]
 ) -> dict[int, int]:
     """The first start that was reserved for each group that still waits: it has a reason, or was offered and not placed."""
-    placed = {each.group: len(each.nodes[0]) for each in plan.placements} if before else {}
+    placed = set()  #: the groups of which nothing is left
+    for each in plan.placements if before else ():
+        group = offered[each.group]
+        if group.gang or len(each.nodes[0]) >= group.roles[0].count:
+            placed.add(each.group)
     others = {part.group for part in plan.reasons.parts if isinstance(part, Reason)} if before else set()
     starts = {
         group: start
         for group, start in before.items()
-        if group in others or (group in offered and not _is_placed(offered[group], placed.get(group, 0)))
+        if group in others or (group in offered and group not in placed)
     }
     for reservation in plan.reservations:
         starts.setdefault(reservation.group, reservation.start_ms)
     return starts
-
-
-def _is_placed(group: PodGroup, pods: int) -> bool:
-    """Whether all of a group is placed: any part of a gang is all that its cycle places."""
-    return pods > 0 if group.gang else pods >= group.roles[0].count
 
 
 def _give_up_waiting(recorder: Recorder) -> None:

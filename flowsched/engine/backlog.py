@@ -204,7 +204,11 @@ def _note_learned(state: EngineState) -> None:
             times = times if len(names) == 1 else 0
             before, more = offers.lessons.get(kind) or (ends_known(state, kind) - times, 0)
             more += times
-            if is_new(before, more) or (more >= _FITTED and _fits_some(state, offers.by_kind.get(kind, ()))):
+            waiting, runs = offers.by_kind.get(kind, ()), state.work.runs
+            if is_new(before, more) or (
+                more >= _FITTED
+                and any(fits_memory(state, runs[of], runs[of].stages[at]) for of, at in waiting)
+            ):
                 offers.outdate_estimates(kind)
                 before, more = before + more, 0
             if kind in offers.by_kind:
@@ -217,12 +221,6 @@ def _note_learned(state: EngineState) -> None:
                     offers.outdate_estimates(kind)
         if word is not None:
             offers.words[workflow] = word
-
-
-def _fits_some(state: EngineState, stages: Iterable[tuple[str, int]]) -> bool:
-    """Whether the memory of some of these stages is fitted."""
-    runs = state.work.runs
-    return any(fits_memory(state, runs[workflow], runs[workflow].stages[at]) for workflow, at in stages)
 
 
 def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indices, now: int) -> None:

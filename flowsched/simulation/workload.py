@@ -28,7 +28,13 @@ from flowsched.workflow.traces.trace import Trace, work
 #: The reference set of WOW gives a task as many cores as its memory takes of a node: 134 GB for 32 cores.
 WOW_BYTES_A_CORE: Final = 134e9 / 32
 _LIMITS: Final[Limits] = replace(
-    DEFAULT, document_bytes=256 << 20, objects=3_000_000, values=30_000_000, tasks=2_000_000, edges=5_000_000
+    DEFAULT,
+    document_bytes=256 << 20,
+    objects=3_000_000,
+    values=30_000_000,
+    stages=200_000,
+    tasks=2_000_000,
+    edges=5_000_000,
 )
 
 

@@ -283,22 +283,17 @@ class Offers(msgspec.Struct):
                 self.candidates[number], self.groups[number] = candidate, candidate.group
             elif number in self.groups:
                 del self.candidates[number], self.groups[number]
-        if homes is not before.homes:
-            for some, sign in ((homes, 1), (before.homes, -1)):
-                self._count(pair[0], some, sign)
+        for some, sign in ((homes, 1), (before.homes, -1)) if homes is not before.homes else ():
+            for route in some:
+                if route is not None:
+                    key = pair[0], route
+                    self.routes[key] = count = self.routes.get(key, 0) + sign
+                    if not count:
+                        del self.routes[key]
         if cached is not None:
             cached.replaced = set()
         if candidates:
             self.of_stage[pair] = Offered(candidates, homes)
-
-    def _count(self, workflow: str, homes: Iterable[Route | None], sign: int) -> None:
-        """Count the routes of a stage: 1 = its bags have gather nodes by them, -1 = they no longer have."""
-        for route in homes:
-            if route is not None:
-                key = workflow, route
-                self.routes[key] = count = self.routes.get(key, 0) + sign
-                if not count:
-                    del self.routes[key]
 
     def keep(self, pair: tuple[str, int], cached: CachedBags) -> None:
         """Keep the bags of a stage for the next round."""
