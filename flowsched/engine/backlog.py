@@ -17,7 +17,7 @@ from flowsched.engine.data.gather_nodes import Homes, divided, gathers_of, is_ca
 from flowsched.engine.data.inputs import MissingInput, dataset_ids, private, read_bytes
 from flowsched.engine.data.remote_reads import remote_ids, remote_specs
 from flowsched.engine.io_demand import declared_demand, demands_of
-from flowsched.engine.predictor import ends_known, expected_runtime, is_new, learned_of, memory_request
+from flowsched.engine.predictor import ends_known, expected_runtime, is_new, memory_request, word_of
 from flowsched.engine.state import EngineState
 from flowsched.engine.state.cluster import UNKNOWN_MS
 from flowsched.engine.state.work import CachedBags, Candidate, Demand, Division, GroupKey, OwnBags
@@ -153,7 +153,7 @@ def _offer(
     else:
         added = [_add(backlog, alike, key, tasks, now) for key, tasks in _bags(run, stage, queued)]
         candidates = {each.group.key: each for each in added if each is not None}
-        cached = CachedBags(kind, basis, learned_of(state, kind), candidates, dict.fromkeys(candidates))
+        cached = CachedBags(kind, basis, candidates, dict.fromkeys(candidates), stale=False)
     _find_homes(homes, run, stage, cached)
     if all_of_it or cached.own is not None:
         offers.keep(pair, cached)
@@ -214,10 +214,10 @@ def _note_learned(state: EngineState) -> None:
             if kind in offers.by_kind:
                 offers.lessons[kind] = before, more
             continue
-        word = estimates.known_of(workflow, "")
+        word = word_of(state, workflow)
         if word != offers.words.pop(workflow, None):
             for kind in offers.by_kind:
-                if kind[0] == workflow and learned_of(state, kind) == word:  # no task of the kind has ended
+                if kind[0] == workflow and not ends_known(state, kind):
                     offers.outdate_estimates(kind)
         if word is not None:
             offers.words[workflow] = word
@@ -238,7 +238,7 @@ def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indi
     assert own is not None
     estimated = cached.stale or not cached.candidates
     if estimated:
-        cached.stale, cached.learned = False, learned_of(state, cached.kind)
+        cached.stale = False
     outdated = list(cached.candidates) if estimated else cached.outdated & cached.candidates.keys()
     dropped: list[int] = []
     for number in outdated:
@@ -300,10 +300,9 @@ def _changed(
 def _is_kept(alike: _Alike, cached: CachedBags, basis: tuple[object, ...], division: Division | None) -> bool:
     """Whether bags that were offered before count on: those that were not one bag, by the same facts."""
     # Fitted memory is part of their shape.
-    known = not alike.fits or cached.learned == learned_of(alike.state, cached.kind)
     own = cached.own
     alike_divided = own is not None and own.division == division and bool(cached.candidates)
-    return alike_divided and known and cached.basis == basis
+    return alike_divided and not (alike.fits and cached.stale) and cached.basis == basis
 
 
 def _weigh(state: EngineState, candidates: Mapping[int, Candidate], own: OwnBags, new: list[int]) -> None:
@@ -370,7 +369,7 @@ def _refresh(
     candidates = _refreshed(state, cached, moment, evictable)
     if candidates is None:
         return False
-    cached.candidates, cached.basis, cached.learned = candidates, basis, learned_of(state, cached.kind)
+    cached.candidates, cached.basis, cached.stale = candidates, basis, False
     cached.outdated = set()
     return True
 

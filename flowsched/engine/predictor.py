@@ -50,9 +50,9 @@ def expected_runtime(
     return _capped(_unshared_ms(state, run, stage, size)), _capped(high)
 
 
-def learned_of(state: EngineState, kind: tuple[str, str]) -> object:
-    """The knowledge of a kind of tasks, as one value: while it is equal, each answer about tasks of the kind is the same."""
-    return state.work.estimates.known_of(*kind)
+def word_of(state: EngineState, workflow: str) -> int | None:
+    """The worth of its author's words of runtimes, per mille; None where they are not known to be far from the truth."""
+    return state.work.estimates.word(workflow)
 
 
 def is_proven(state: EngineState, run: WorkflowRun, stage: StageRun, ends: int = 1) -> bool:

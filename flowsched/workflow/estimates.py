@@ -249,7 +249,7 @@ class Estimates:
         self._sizes: dict[Kind, int] = {}  #: `typical_size`
         self.learned = 0  #: how often the samples of any kind have changed
         self._latest: deque[Kind] = deque(maxlen=_LATEST)  #: of which kinds
-        self._words: dict[Kind, int | None] = {}  #: of workflows -> `_word`
+        self._words: dict[Kind, int | None] = {}  #: of workflows -> `word`
         self._waits: dict[Kind, tuple[int, int, int]] = {}  #: cores, disk rate -> `_wait_ms`
 
     # ---- learning ----
@@ -355,10 +355,6 @@ class Estimates:
         """How many of a kind are remembered."""
         return len(self._samples.get((workflow, stage), ())) // _WIDTH
 
-    def known_of(self, workflow: str, stage: str) -> Sequence[int] | int | None:
-        """All that was learned of a kind, as one value: while it is the same object, each answer about the kind is the same."""
-        return self._samples.get((workflow, stage)) or self._word(workflow)
-
     def typical_size(self, workflow: str, stage: str) -> int | None:
         """The bytes that the median task of a kind read; None where that was never measured."""
         kind = (workflow, stage)
@@ -392,11 +388,11 @@ class Estimates:
             trend = self.trend(workflow, stage, DECLARED)  # else they were relearned, or declared none
             found = self.runtime_ms(workflow, stage) if trend is None else trend.at(declared_ms)
         else:
-            word = self._word(workflow)
+            word = self.word(workflow)
             found = None if word is None else word * declared_ms // PER_MILLE
         return None if found is None else min(max(1, found), LONGEST_MS)
 
-    def _word(self, workflow: str) -> int | None:
+    def word(self, workflow: str) -> int | None:
         """The middle ratio of observed to declared runtimes of a workflow, per mille. None where the declared ones are not far from
         the truth, and from fewer than `ENOUGH` tasks.
         """

@@ -298,21 +298,17 @@ def test_one_end_after_many_does_not_have_all_that_wait_estimated_anew() -> None
         "inputs": outside,
     }
     scene.submit("w", stage)
-    learn, known_of = scene.state.work.estimates.learn, scene.state.work.estimates.known_of
+    learn = scene.state.work.estimates.learn
     for _ in range(32):
         learn("w", "b", 10_000)
     collect(scene.state, scene.now)
-    cached = scene.state.work.offers.bags["w", 0]
-    cached.learned, before = known_of("w", "b"), dict(cached.candidates)
-    learn("w", "b", 20_000)
-    for _ in range(5):
-        collect(scene.state, scene.now)
-    assert all(cached.candidates[number] is each for number, each in before.items())
-    for more in range(3):
-        assert cached.learned != known_of("w", "b")
+    known = []
+    for more in range(4):
         learn("w", "b", 20_000 + more)
-        collect(scene.state, scene.now)
-    assert cached.learned == known_of("w", "b")
+        for _ in range(5):
+            collect(scene.state, scene.now)
+        known.append(scene.state.work.offers.lessons["w", "b"])
+    assert known == [(32, 1), (32, 2), (32, 3), (36, 0)]
 
 
 @pytest.mark.parametrize(

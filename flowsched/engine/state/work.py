@@ -166,7 +166,6 @@ class CachedBags(msgspec.Struct):
         kind: Of the stage's tasks.
         basis: The facts from which all but their gather nodes and estimates was worked out (`backlog.collect`); None = one has
             changed.
-        learned: The knowledge of their kind by which their amounts were estimated.
         candidates: The bags, by number.
         routes: Of each bag, which task gathers its outputs; None = none does, as far as is known yet.
         homes: Route -> the gather node that the bags have by it.
@@ -180,7 +179,6 @@ class CachedBags(msgspec.Struct):
 
     kind: tuple[str, str]
     basis: tuple[object, ...] | None
-    learned: object = None
     candidates: dict[int, Candidate] = msgspec.field(default_factory=dict)
     routes: dict[int, Route | None] = msgspec.field(default_factory=dict)
     homes: dict[Route | None, Home | None] = msgspec.field(default_factory=dict)
