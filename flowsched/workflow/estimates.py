@@ -187,7 +187,7 @@ MOST_SAMPLES: Final = 32
 #: How many kinds are remembered: names of workflows may have a date, and a service lives for years.
 KINDS: Final = 20_000
 #: So many changes of samples are remembered by their kinds.
-_LATEST: Final = 256
+_LATEST: Final = 8_192
 #: Reservations use the runtime that so many of a thousand tasks do not exceed. A gang waits for all tasks that hold its room: of a
 #: dozen, the last one ends about here.
 FEW: Final = 950
