@@ -305,9 +305,10 @@ def gathered_bytes(state: EngineState, run: WorkflowRun, consumer: StageRun) -> 
     """
     gathered, estimates = _gathered(state, run, consumer), state.work.estimates
     kinds = estimates.learned_since(gathered.learned)
-    if kinds is None:
+    if kinds is None or len(kinds) > len(gathered.parents):
         gathered.changed.update(gathered.parents)
-    for workflow, *stage in kinds or ():
+        kinds = []
+    for workflow, *stage in kinds:
         if stage and workflow == run.spec.kind_of(consumer.spec)[0]:
             gathered.changed.update({run.graph.numbers.get(stage[0], -1)} & gathered.parents.keys())
     for number in gathered.changed:
