@@ -197,6 +197,8 @@ def _note_learned(state: EngineState) -> None:
         offers.basis = None
         for cached in offers.bags.values():
             cached.stale = True
+        words = {workflow: word_of(state, workflow) for workflow, _ in offers.by_kind}
+        offers.words = {workflow: word for workflow, word in words.items() if word is not None}
     for (workflow, *names), times in Counter(kinds or ()).items():
         if names:
             kind = workflow, names[0]

@@ -194,14 +194,15 @@ class _Cycle:
         refused: list[Alike] = []
         last: Reason | None = None
         for at, family in enumerate(islice(families, begin, None), begin):
-            if family is before:
-                continue
-            if family.priority != priority or family.gang:
+            group = groups[at]
+            if group.priority != priority or family.gang:
                 end = at
                 break
+            if family is before:
+                continue
             known = full.get(family)
             before = None if known is None else family
-            known = known or self.known_refusal(groups[at])
+            known = known or self.known_refusal(group)
             if known is None:
                 end = at
                 break

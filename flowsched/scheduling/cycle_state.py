@@ -41,7 +41,6 @@ class Family:
 
     Attributes:
         asked: Of each role, (R,) what one pod asks for.
-        priority: Of its workflows.
         gang: Whether they start as a whole.
         kin: Of all families with its traits.
         size: Of the families whose pods ask for as much of each resource except the disk's bandwidth.
@@ -49,12 +48,10 @@ class Family:
             one; None = it is not known yet.
     """
 
-    __slots__ = ("asked", "gang", "kin", "priority", "size", "small")
+    __slots__ = ("asked", "gang", "kin", "size", "small")
 
-    def __init__(
-        self, asked: tuple[tuple[int, ...], ...], kin: Kin, size: Kin, priority: int, gang: bool
-    ) -> None:
-        self.asked, self.kin, self.size, self.priority, self.gang = asked, kin, size, priority, gang
+    def __init__(self, asked: tuple[tuple[int, ...], ...], kin: Kin, size: Kin, *, gang: bool) -> None:
+        self.asked, self.kin, self.size, self.gang = asked, kin, size, gang
         self.small: bool | None = None
 
 
@@ -67,7 +64,7 @@ class Families:
 
     def _clear(self) -> None:
         self._known: dict[int, Family] = {}
-        self._families: dict[tuple[Kin, tuple[tuple[int, ...], ...], int], Family] = {}
+        self._families: dict[tuple[Kin, tuple[tuple[int, ...], ...]], Family] = {}
         self._kin: dict[object, Kin] = {}
 
     def begin(self, profile: Profile, budgets: Budgets, waiting: int, changed: Iterable[PodGroup]) -> None:
@@ -97,11 +94,10 @@ class Families:
             roles.append(((nodes, what.direct if self._direct else ()), least))
         kin = self._kin_of((profile.name, group.min_resources, tuple(roles)))
         asked = tuple([role.shape.requests for role in group.roles])
-        family = self._families.get((kin, asked, group.priority))
+        family = self._families.get((kin, asked))
         if family is None:
             size = self._kin_of((kin, tuple([without_io(requests) for requests in asked])))
-            family = Family(asked, kin, size, group.priority, group.gang)
-            self._families[kin, asked, group.priority] = family
+            family = self._families[kin, asked] = Family(asked, kin, size, gang=group.gang)
         self._known[group.key] = family
         return family
 
@@ -206,7 +202,8 @@ class CycleState:
                 if asked[axis] < need:
                     break
             else:
-                self.full[family] = reason
+                if family not in self.delayed:
+                    self.full[family] = reason
                 return reason
         return None
 
@@ -275,10 +272,14 @@ class CycleState:
             room = self._with_room[size] = frozenset(
                 np.flatnonzero(np.logical_and.reduce([allowed, *rows])).tolist()
             )
-        # Others may have taken room since, or the disk's bandwidth.
-        left = [(self.room.hard(axis), need) for axis, need in enumerate(shape.requests) if need > 0]
-        fits = [node for node in room if all(row[node] >= need for row, need in left)]
-        return bool(fits) and not any(node in local for node in fits)
+        # Others may have taken room since, or the disk's bandwidth. (Of a disk a pod gets at most what its node has.)
+        free = [(self.room.hard(axis), need, axis) for axis, need in enumerate(shape.requests) if need > 0]
+        if any(
+            node in room and all(row[node] >= need or axis == IO for row, need, axis in free)
+            for node in local
+        ):
+            return False
+        return any(node not in local and all(row[node] >= need for row, need, _ in free) for node in room)
 
     def placed(self, group: PodGroup) -> int:
         """How many pods of a bag this cycle has placed."""

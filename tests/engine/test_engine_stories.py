@@ -426,3 +426,19 @@ def test_outputs_of_shards_have_the_name_of_their_item() -> None:
         "fs-w-a-0-0": [("bam", "out/HG001.0.bam"), ("log", "log")],
         "fs-w-a-1-0": [("bam", "out/HG002.1.bam"), ("log", "log")],
     }
+
+
+def test_the_promise_to_a_bag_holds_until_its_last_task_has_room() -> None:
+    """A task runs; two others of its bag wait with a promised start. It stays the bag's once the next one runs."""
+    scene = Scene(node(cpu=4))
+    four = {"command": ["x"], "resources": {"cpu": 4}, "estimate": {"runtime": "60s"}}
+    scene.submit("w", {**four, "name": "s", "scatter": {"count": 3}})
+    promised = []
+    for _ in range(3):
+        promised.append([*scene.state.round.reserved_starts.values()])
+        (pod,) = scene.launched
+        scene.start(pod)
+        scene.end(pod, after=60_000)
+    first = promised[0]
+    assert promised == [first, first, []]
+    assert len(first) == 1

@@ -309,6 +309,9 @@ def test_one_end_after_many_does_not_have_all_that_wait_estimated_anew() -> None
             collect(scene.state, scene.now)
         known.append(scene.state.work.offers.lessons["w", "b"])
     assert known == [(32, 1), (32, 2), (32, 3), (36, 0)]
+    for _ in range(9_000):  # more than are remembered by kind
+        learn("w", "b", 30_000)
+    assert {each.group.runtime_ms for each in collect(scene.state, scene.now).candidates.values()} == {30_000}
 
 
 @pytest.mark.parametrize(
@@ -326,6 +329,22 @@ def test_one_end_after_many_does_not_have_all_that_wait_estimated_anew() -> None
 def test_an_eighth_more_is_new_and_so_is_all_that_is_remembered(before: int, more: int, new: bool) -> None:
     """32 ends of a kind are remembered."""
     assert is_new(before, more) is new
+
+
+def test_words_that_become_true_among_hundreds_of_ends_are_known_to_have_been_so() -> None:
+    """Tasks take eight times what they declare; then more end between two rounds than are remembered by kind, and take what they
+    declare; then eight times again. So the waiting task of another kind is expected to take.
+    """
+    scene = Scene(node("n0", cpu=1))
+    waiting = {"name": "b", "command": ["x"], "estimate": {"runtime": "100s"}}
+    scene.submit("w", {"name": "a", "command": ["x"]}, waiting)
+    learn, found = scene.state.work.estimates.learn, []
+    for times, ends in ((8, 40), (1, 9_000), (8, 40)):
+        for _ in range(ends):
+            learn("w", "c", times * 1_000, Measured(declared_ms=1_000))
+        offered = collect(scene.state, scene.now).candidates.values()
+        found += [each.group.runtime_ms for each in offered if each.stage.spec.name == "b"]
+    assert found == [716_800, 100_000, 716_800]
 
 
 def test_fitted_memory_follows_four_ends() -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling_cases import GIB, SECOND, bag, cluster, gang, run, shape
+from msgspec import structs
+from scheduling_cases import GIB, SECOND, bag, cluster, gang, node, run, shape, stage
 
 from flowsched.scheduling.cycle import cycle
+from flowsched.scheduling.cycle_state import Kept
 from flowsched.scheduling.plan import Alike, Reason, ReasonCode, Reasons
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES, Profile
 from flowsched.scheduling.queues.ordering import WaitingOrder
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.data import Catalogue
+from flowsched.scheduling.state.snapshot import Snapshot
 from flowsched.values import replace
 
 OURS = PROFILES["flowsched"]
@@ -88,11 +92,96 @@ def test_a_kept_order_is_the_order_of_the_groups_that_wait(
         stay = [known.get(group.key, group) if group.key % 2 else group for group in backlog]
         known = {group.key: group for group in stay}
         kept.bring(stay, queues, profile, now, HALF)
-        found = {name: [group.key for group in some] for name, some in kept.by_queue(longer_ms).items()}
+        ordered = kept.by_queue(longer_ms)
+        found = {name: [group.key for group in some] for name, some in ordered.items()}
         assert found == plain(stay, queues, profile, now, longer_ms)
+        assert all(group is known[group.key] for some in ordered.values() for group in some)
         runtimes = [profile.default_runtime_ms if g.runtime_ms is None else g.runtime_ms for g in stay]
         cores = [sum(role.count * role.shape.requests[0] for role in group.roles) for group in stay]
         assert kept.work == sum(a * b for a, b in zip(runtimes, cores, strict=True))
+
+
+def test_a_long_order_of_which_little_changes_is_that_of_an_order_made_anew() -> None:
+    """600 groups, of which some leave, come, or change with and without moving, 40 times."""
+    chance, queues, profile = random.Random(7), QueueTree([Queue("a")]), replace(OURS, order="shortest")
+
+    def drawn(key: int) -> PodGroup:
+        rank_ms, ready_ms = chance.choice((0, 5, 900, 70_000, 80_000)), chance.randint(0, 40) * 100 * SECOND
+        return bag(
+            key, 1, chance.choice(SHAPES), rank_ms=rank_ms, ready_ms=ready_ms, workflow=chance.choice("xyz")
+        )
+
+    kept, now, known = WaitingOrder(), 0, {key: drawn(key) for key in range(600)}
+    for _ in range(40):
+        now += chance.choice((0, 1, 60, 600)) * SECOND
+        for key in chance.sample(range(700), 5):
+            if key in known and chance.random() < 0.3:
+                del known[key]
+            elif key in known and chance.random() < 0.5:
+                known[key] = structs.replace(known[key], shut=(1,))
+            else:
+                known[key] = drawn(key)
+        anew = WaitingOrder()
+        for order in (kept, anew):
+            order.bring([*known.values()], queues, profile, now, HALF)
+        found = [[*map(id, order.by_queue(75_000)["default"])] for order in (kept, anew)]
+        assert found[0] == found[1]
+        assert kept.work == anew.work
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_a_group_that_asks_for_less_than_in_the_last_cycle_is_looked_at(cores: int) -> None:
+    """Two of four cores are free. The third group asks for three, like the others that are refused, and then for one."""
+    snapshot, kept = cluster(4), Kept()
+    run(snapshot, "c", 0, 2, 60 * SECOND)
+    refused = [bag(1, 1, shape(3, 1), rank_ms=9), bag(2, 1, shape(3, 1), rank_ms=8)]
+    for asked in (3, cores):
+        third = bag(3, 1, shape(asked, 1), runtime_ms=SECOND)
+        plan = cycle(snapshot, Catalogue(), QueueTree(), [*refused, third], OURS, 0, kept=kept)
+    assert [placed.group for placed in plan.placements] == [3] * (cores == 1)
+
+
+def test_what_refuses_a_family_refuses_it_at_every_priority() -> None:
+    """A core is free. 500 groups that need two cores and more in all wait at each of three priorities, and one that needs one core.
+    A cycle looks at 1,024 groups, and comes to it.
+    """
+    snapshot = cluster(4)
+    run(snapshot, "c", 0, 3, 60 * SECOND)
+    backlog = [
+        bag(
+            1_000 * priority + number,
+            1,
+            shape(2, 1),
+            priority=priority,
+            rank_ms=9,
+            min_resources=(2_000 * number,),
+        )
+        for priority in (3, 2, 1)
+        for number in range(1, 501)
+    ]
+    small = bag(9_000, 1, shape(1, 1), priority=1, runtime_ms=SECOND)
+    plan = cycle(snapshot, Catalogue(), QueueTree(), [*backlog, small], OURS, 0)
+    assert [placed.group for placed in plan.placements] == [9_000]
+
+
+@pytest.mark.parametrize("rate", [0, 50_000_000, 400_000_000])
+def test_a_pod_goes_to_the_node_with_its_data_though_its_disk_is_slower_than_it_asks(rate: int) -> None:
+    """The first group finds room beside no input, and closes the cycle for copies. The second has its data on n0, where there is
+    room; of the disk a pod gets what there is. Room is free on n1 too.
+    """
+    link = {"nic_in_rate": 125_000_000, "nic_out_rate": 125_000_000}
+    snapshot, catalogue = Snapshot(), Catalogue()
+    for name, disk_rate in (("n0", rate), ("n1", 400_000_000)):
+        snapshot.put_node(node(name, 4, 16, disk_rate=disk_rate, **link))
+    stage(snapshot, "s", 1, 4)
+    run(snapshot, "c", 0, 2, 600 * SECOND)
+    data = [catalogue.intern(name, 5_000_000_000) for name in ("a", "b")]
+    for dataset in data:
+        catalogue.add_replica(dataset, 0)
+    large = bag(1, 1, shape(3, 1), inputs=(data[1],), rank_ms=9, runtime_ms=SECOND)
+    small = bag(2, 1, shape(1, 1, io=90_000_000), inputs=(data[0],), runtime_ms=SECOND)
+    plan = cycle(snapshot, catalogue, QueueTree(), [large, small], OURS, 0)
+    assert [(placed.group, placed.nodes[0].tolist()) for placed in plan.placements] == [(2, [0])]
 
 
 def test_a_group_moves_when_its_time_has_come_though_nothing_else_changes() -> None:
