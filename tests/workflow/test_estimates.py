@@ -182,6 +182,6 @@ def test_kinds_that_were_learned_since_a_moment_are_named() -> None:
     estimates.learn("w", "other", 7)
     assert estimates.learned_since(before) == [("w", "other")]
     assert estimates.learned_since(estimates.learned) == []
-    for runtime in range(300):
+    for runtime in range(9_000):
         estimates.learn("w", "s", runtime)
     assert estimates.learned_since(before) is None
