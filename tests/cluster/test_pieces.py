@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flowsched.cluster.local.root_space import Site
 from flowsched.cluster.local.transfers import Staging
 from flowsched.cluster.local.virtual_nodes import virtual_nodes
-from flowsched.cluster.node.cache import Cache, Entry, Header, Partial, Partials, merged
+from flowsched.cluster.node.cache import Cache, Dropped, Entry, Header, Partial, Partials, merged
 from flowsched.cluster.node.origins import Origins
 from flowsched.executor.protocol import ClusterEvent, Transfer, TransferDone, TransferFailed
 from tests.cluster.origin import RangeOrigin
@@ -309,7 +309,7 @@ def test_half_a_dataset_that_nobody_adds_to_goes_after_a_day(tmp_path: Path) -> 
     """At the next start, and when another one begins."""
     now_s = 0.0
     partials = Partials(tmp_path, elapsed=lambda: now_s)
-    old = partials.begin(Header("flowsched:old", 10, "", "data"), "old")
+    old = partials.begin(Header("flowsched:old", 10, "", "data"))
     descriptor = old.open()
     old.landed(descriptor, 0, 5)
     os.close(descriptor)
@@ -317,10 +317,46 @@ def test_half_a_dataset_that_nobody_adds_to_goes_after_a_day(tmp_path: Path) -> 
     assert partials.drop_idle() == 0
     os.utime(old.folder / "pieces.json", (1, 1))  # as if the wall clock had been set on by decades
     assert partials.drop_idle() == 0
-    assert not Partials(tmp_path).adopt(old.folder, "old")
+    assert not Partials(tmp_path).adopt(old.folder)
     now_s = 86_400.0
     assert partials.drop_idle() == 10
     assert os.listdir(tmp_path) == []
+
+
+def test_what_begins_anew_is_not_taken_for_what_was_dropped(tmp_path: Path) -> None:
+    """A thread has looked which ranges are there, or is about to write one; then the dataset is dropped and begins anew, of another
+    version. The thread finds no file, and cannot publish the other one either.
+    """
+    cache, uri = Cache(tmp_path), "flowsched:data"
+    old = cache.partials.begin(Header(uri, 10, "one", "data"))
+    descriptor = old.open()
+    os.pwrite(descriptor, b"0123456789", 0)
+    old.landed(descriptor, 0, 10)
+    os.close(descriptor)
+    assert cache.partials.drop(uri)
+    new = cache.partials.begin(Header(uri, 10, "two", "data"))
+    assert old.covers(0, 10)
+    assert not old.path.exists()
+    with pytest.raises(Dropped):
+        old.open()
+    with pytest.raises(Dropped):
+        cache.publish_partial(old, Entry(uri, 10, "data", False, "one"))
+    assert cache.find(uri) is None
+    assert cache.partials.find(uri) is new
+    assert new.path.exists()
+
+
+def test_of_two_folders_of_one_dataset_a_restart_takes_up_one(tmp_path: Path) -> None:
+    """The other one goes."""
+    for _ in range(2):
+        made = Partials(tmp_path).begin(Header("flowsched:data", 10, "", "data"))
+        descriptor = made.open()
+        made.landed(descriptor, 0, 5)
+        os.close(descriptor)
+    cache = Cache(tmp_path)
+    cache.scan()
+    assert len(cache.partials.all) == 1
+    assert os.listdir(tmp_path) == [cache.partials.all[0].folder.name]
 
 
 RANGES = st.lists(st.integers(0, 30 * 31 - 1), max_size=8)

@@ -451,6 +451,7 @@ async def test_orphans_are_found_and_forgotten(real_world: RealWorld) -> None:
     await cluster.launch([shell("a", "echo hello; echo 1 > file; sleep 60"), pod("b", "true")])
     await ear.started("a")
     await ear.ended("b")
+    await until((real_world.attempt("a") / "work" / "file").exists)
     assert await cluster.orphans() == []
     await real_world.drop()
     cluster, ear, _ = await real_world.open()

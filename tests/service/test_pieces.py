@@ -159,7 +159,7 @@ class Service:
         for node in (self.root / "nodes").iterdir():
             for part in (node / "cache").glob(".part-*"):
                 cache = Cache(node / "cache")
-                if cache.partials.adopt(part, part.name.removeprefix(".part-")):
+                if cache.partials.adopt(part):
                     (only,) = cache.partials.all
                     total += sum(last - first for first, last in only.spans)
         return total

@@ -49,9 +49,12 @@ def chain(stages: int) -> dict[str, Any]:
 
 
 async def ended(made: Process, document: dict[str, Any], state: str) -> str:
-    """The id of a workflow that has ended."""
+    """The id of a workflow that has ended, and of which only the database knows."""
     ident = (await made.service.submit(json.dumps(document).encode())).id
     while (await made.service.workflow(ident)).state != state:
+        await asyncio.sleep(0.01)
+    assert made.leader.dispatcher is not None
+    while ident in made.leader.dispatcher.state.work.runs:
         await asyncio.sleep(0.01)
     return ident
 

@@ -3,7 +3,7 @@
     cache/<sha256 of the uri>/<file or folder under its own name>
     cache/<sha256 of the uri>/meta.json   {"uri", "size", "name", "directory", "version", "in_place"}
     cache/.tmp-…                          half made by a service; removed at the next start
-    cache/.part-<sha256 of the uri>/      coming in pieces; goes on after a restart (`partial`)
+    cache/.part-<sha256 of the uri>-…/    coming in pieces; goes on after a restart (`Partial`)
     cache/.out-…-<pid>                    half made by a runner; removed at the next start, if the runner is dead
 
 Runners publish into it too (`runner.outputs`, same layout), so the folder is the truth and `entries` follows it.
@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import re
+import secrets
 import shutil
 import threading
 import time
@@ -172,6 +173,9 @@ class Partial:
 class Partials:
     """All datasets that are coming to one cache in pieces.
 
+    Each has a folder of its own, also one that begins anew: a thread that still reads or writes one that was dropped finds no
+    file, and never that of the next.
+
     Args:
         folder: The cache's.
         elapsed: Seconds that go on whatever the wall clock is set to.
@@ -197,13 +201,8 @@ class Partials:
         """The one of a dataset."""
         return self._known.get(uri)
 
-    def adopt(self, folder: Path, named: str) -> bool:
-        """Take up what an earlier process has left; False if it is of no use.
-
-        Args:
-            folder: A folder of the cache.
-            named: The name that the dataset's own folder has, by its uri.
-        """
+    def adopt(self, folder: Path) -> bool:
+        """Take up a folder of the cache that an earlier process has left; False if it is of no use."""
         try:
             with open(open_file(None, str(folder / RECORD)), "rb") as file:
                 record = json.loads(file.read())
@@ -213,21 +212,21 @@ class Partials:
             idle_s = time.time() - (folder / RECORD).stat().st_mtime
         except (OSError, ValueError, KeyError, TypeError, Unsafe):
             return False
-        if not long_enough or folder.name != PREFIX + named or idle_s > IDLE_S:
+        named = folder.name.startswith(PREFIX + folder_name(header.uri))
+        if not long_enough or not named or idle_s > IDLE_S or header.uri in self._known:
             return False
         self._known[header.uri] = Partial(
             folder, header, spans, idle_s=max(idle_s, 0.0), elapsed=self._elapsed
         )
         return True
 
-    def begin(self, header: Header, named: str) -> Partial:
+    def begin(self, header: Header) -> Partial:
         """The partial file of a dataset; one is made if there is none. One of another version stays, and is returned."""
         with self._lock:
             known = self._known.get(header.uri)
             if known is not None:
                 return known
-            folder = self._folder / (PREFIX + named)
-            shutil.rmtree(folder, ignore_errors=True)
+            folder = self._folder / f"{PREFIX}{folder_name(header.uri)}-{secrets.token_hex(8)}"
             folder.mkdir()
             descriptor = os.open(
                 folder / header.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
@@ -326,7 +325,7 @@ class Cache:
             if _runner_lives(item.name):
                 continue
             if item.name.startswith(PREFIX):
-                if not self.partials.adopt(Path(item.path), item.name.removeprefix(PREFIX)):
+                if not self.partials.adopt(Path(item.path)):
                     _remove(Path(item.path))
                 continue
             entry = self._read(Path(item.path)) if not item.name.startswith(".") else None
@@ -420,12 +419,19 @@ class Cache:
         self.partials.drop(entry.uri)
 
     def publish_partial(self, partial: Partial, entry: Entry) -> Entry:
-        """Make a dataset of a file that has come in pieces, all of which are there. A second time changes nothing."""
+        """Make a dataset of a file that has come in pieces, all of which are there. A second time changes nothing.
+
+        Raises:
+            Dropped: It was dropped meanwhile.
+        """
         with self._publishing:
             there = self.find(entry.uri)
             if there is not None:
                 return there
-            partial.path.chmod(read_only(partial.header.mode))
+            try:
+                partial.path.chmod(read_only(partial.header.mode))
+            except FileNotFoundError as error:
+                raise Dropped(entry.uri) from error
             seal(partial.path)
             try:
                 self.publish(partial.folder, entry)

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from flowsched.cluster.local.runner.safe_paths import Unsafe, open_file, parent, plain_mode
-from flowsched.cluster.node.cache import Cache, Dropped, Entry, Header, Partial, folder_name
+from flowsched.cluster.node.cache import Cache, Dropped, Entry, Header, Partial
 from flowsched.cluster.node.origins import NotFetched, Section, Stream
 from flowsched.executor.protocol import Opened, Transfer
 
@@ -144,7 +144,7 @@ def _partial_for(cache: Cache, piece: Transfer, section: Section, room: Callable
         cache.partials.drop_idle()
         room(section.total)
         header = Header(piece.uri, section.total, section.version, section.name, section.mode)
-        known = cache.partials.begin(header, folder_name(piece.uri))
+        known = cache.partials.begin(header)
     if known.header.version != section.version or known.header.size_bytes != section.total:
         raise _other(piece, section)
     return known
