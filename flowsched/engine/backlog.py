@@ -52,7 +52,7 @@ def rank_by_size(size: int, rank_ms: int, runtime_ms: int | None, mean: int) -> 
 
 
 Indices = NDArray[np.int64]
-#: After so many ends of its kind a waiting task whose memory is fitted is estimated anew.
+#: The scheduler estimates a waiting task with fitted memory anew after so many ends of its kind.
 _FITTED: Final = 4
 _ON_NODES: Final = mask_of(TaskState.BINDING, TaskState.RUNNING)
 
@@ -187,9 +187,9 @@ def _changed_stages(state: EngineState, basis: tuple[object, ...] | None) -> lis
 
 
 def _note_learned(state: EngineState) -> None:
-    """Mark the stages whose tasks are estimated anew. Each task that ends teaches something: tasks of its kind that wait are
-    estimated anew when an eighth more is known, sooner where their memory is fitted: those that get too little run twice. Tasks of
-    other kinds of its workflow are, when its author's words have another worth.
+    """Mark the stages whose waiting tasks this round estimates anew. Each end of a task teaches something about its kind. The round
+    follows when an eighth more is known, and sooner where memory is fitted: a task that gets too little runs twice. Kinds of which
+    no task has ended follow the worth of their author's words.
     """
     offers, estimates = state.work.offers, state.work.estimates
     kinds, offers.learned = estimates.learned_since(offers.learned), estimates.learned
@@ -226,8 +226,8 @@ def _note_learned(state: EngineState) -> None:
 
 
 def _make_anew(backlog: Backlog, alike: _Alike, cached: CachedBags, queued: Indices, now: int) -> None:
-    """Make anew the bags of which something has changed, of a stage whose shards differ in inputs, or in gather nodes. The shards
-    that wait are ranked anew when their mean size has moved by an eighth.
+    """Make the changed bags of a stage anew, whose shards differ in inputs or in gather nodes. A move of their mean size by an
+    eighth gives all of them new ranks.
 
     Args:
         backlog: Gets what can never run, and the inputs that are lost.

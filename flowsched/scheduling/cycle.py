@@ -195,7 +195,7 @@ class _Cycle:
         last: Reason | None = None
         for at, family in enumerate(islice(families, begin, None), begin):
             group = groups[at]
-            if group.priority != priority or family.gang:
+            if group.priority != priority:  # it may take others' room
                 end = at
                 break
             if family is before:

@@ -41,17 +41,16 @@ class Family:
 
     Attributes:
         asked: Of each role, (R,) what one pod asks for.
-        gang: Whether they start as a whole.
         kin: Of all families with its traits.
         size: Of the families whose pods ask for as much of each resource except the disk's bandwidth.
         small: Whether some node has as much of everything as a pod of a bag asks for, if no node has more of anything than this
             one; None = it is not known yet.
     """
 
-    __slots__ = ("asked", "gang", "kin", "size", "small")
+    __slots__ = ("asked", "kin", "size", "small")
 
-    def __init__(self, asked: tuple[tuple[int, ...], ...], kin: Kin, size: Kin, *, gang: bool) -> None:
-        self.asked, self.kin, self.size, self.gang = asked, kin, size, gang
+    def __init__(self, asked: tuple[tuple[int, ...], ...], kin: Kin, size: Kin) -> None:
+        self.asked, self.kin, self.size = asked, kin, size
         self.small: bool | None = None
 
 
@@ -97,7 +96,7 @@ class Families:
         family = self._families.get((kin, asked))
         if family is None:
             size = self._kin_of((kin, tuple([without_io(requests) for requests in asked])))
-            family = self._families[kin, asked] = Family(asked, kin, size, gang=group.gang)
+            family = self._families[kin, asked] = Family(asked, kin, size)
         self._known[group.key] = family
         return family
 

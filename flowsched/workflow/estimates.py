@@ -186,7 +186,7 @@ def between(points: Sequence[tuple[int, int]], level: int) -> int:
 MOST_SAMPLES: Final = 32
 #: How many kinds are remembered: names of workflows may have a date, and a service lives for years.
 KINDS: Final = 20_000
-#: So many changes of samples are remembered by their kinds.
+#: So many changes of samples are remembered by their kinds: while a round rests (`engine.pacing`), hundreds of tasks may end.
 _LATEST: Final = 8_192
 #: Reservations use the runtime that so many of a thousand tasks do not exceed. A gang waits for all tasks that hold its room: of a
 #: dozen, the last one ends about here.

@@ -5,12 +5,16 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any
 
+import numpy as np
 import pytest
 
+from flowsched.engine import admission
 from flowsched.engine.events import Command, QueueChanged, Recovered, Tick
 from flowsched.engine.explain import explain
 from flowsched.engine.step import step
 from flowsched.executor.protocol import NodeChanged, PodGone, PodStarted
+from flowsched.scheduling.plan import Alike, Placement, Plan, Reason, ReasonCode, Reasons
+from flowsched.scheduling.pod_group import PodGroup, RoleRequest, Shape
 from flowsched.scheduling.queues.tree import Queue
 from tests.engine.scene import Scene, node
 
@@ -442,3 +446,25 @@ def test_the_promise_to_a_bag_holds_until_its_last_task_has_room() -> None:
     first = promised[0]
     assert promised == [first, first, []]
     assert len(first) == 1
+
+
+@pytest.mark.parametrize(("waiting", "kept"), [(2, {7: 100}), (1, {})])
+def test_the_promise_to_a_bag_that_was_placed_in_part_and_passed_over_holds(
+    waiting: int, kept: dict[int, int]
+) -> None:
+    """One of its pods had room. The cycle passed the rest by together with another group, or none is left."""
+    role = RoleRequest("r", Shape(requests=(1,)), waiting, 1)
+    asked: Any = {
+        "queue": "q",
+        "workflow": "w",
+        "priority": 0,
+        "rank_ms": 0,
+        "ready_ms": 0,
+        "gang": False,
+        "roles": (role,),
+    }
+    bags = {key: PodGroup(key=key, name="b", **asked) for key in (7, 8)}
+    one = np.zeros(1, dtype=np.int64)
+    passed = Alike(Reason(8, ReasonCode.BACKLOG_WINDOW, "later"), [bags[8], bags[7]][:waiting])
+    plan = Plan((Placement(7, (one,), (one,)),), reasons=Reasons([passed]))
+    assert admission._reserved_starts({7: 100}, plan, bags) == kept

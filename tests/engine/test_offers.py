@@ -33,6 +33,13 @@ pytestmark = pytest.mark.soak
 
 #: Bytes/s of links, by whether tasks read over them what lies on other nodes: they do where links are faster than disks.
 LINKS = {False: 1 << 20, True: 10 << 30}
+#: Tasks that read inputs of their own from outside: each is a bag.
+SIXTY = {
+    "name": "b",
+    "command": ["x"],
+    "scatter": {"count": 60},
+    "inputs": [{"name": "i", "uri": "http://o/{index}", "size": 1_000}],
+}
 BAD = Chances(
     fail=0.1, oom=0.05, gone=0.1, crash=0.05, drop=0.1, cancel=0.02, transfer_fails=0.1, replica_lost=0.1
 )  # fmt: skip
@@ -289,15 +296,7 @@ def test_a_change_of_the_profile_changes_what_waiting_tasks_read_over_the_networ
 def test_one_end_after_many_does_not_have_all_that_wait_estimated_anew() -> None:
     """Of 32 samples one more is not an eighth, in however many rounds it is seen; four more are."""
     scene = Scene(node("n0", cpu=4))
-    outside = [{"name": "i", "uri": "http://o/{index}", "size": 1_000}]
-    stage = {
-        "name": "b",
-        "command": ["x"],
-        "scatter": {"count": 60},
-        "resources": {"cpu": 4},
-        "inputs": outside,
-    }
-    scene.submit("w", stage)
+    scene.submit("w", {**SIXTY, "resources": {"cpu": 4}})
     learn = scene.state.work.estimates.learn
     for _ in range(32):
         learn("w", "b", 10_000)
@@ -352,15 +351,7 @@ def test_fitted_memory_follows_four_ends() -> None:
     found = {}
     for fits in (False, True):
         scene = Scene(node("n0", cpu=4))
-        outside = [{"name": "i", "uri": "http://o/{index}", "size": 1_000}]
-        stage = {
-            "name": "b",
-            "command": ["x"],
-            "scatter": {"count": 60},
-            "inputs": outside,
-            "fit_memory": fits,
-        }
-        scene.submit("w", {**stage, "resources": {"cpu": 4, "memory": "4Gi"}})
+        scene.submit("w", {**SIXTY, "fit_memory": fits, "resources": {"cpu": 4, "memory": "4Gi"}})
         collect(scene.state, scene.now)
         stale = []
         scene.state.work.offers.lessons["w", "b"] = 1_000, 0

@@ -64,6 +64,19 @@ def test_higher_priority_takes_the_room_of_lower_in_its_queue() -> None:
     assert [(node, amounts[0]) for node, amounts in nomination.room] == [(0, 2000)]
 
 
+def test_a_group_behind_refused_ones_that_are_older_takes_room_by_its_priority() -> None:
+    """Waiting has lifted two groups of priority 0 above the third, and they find no room. The third asks for as much, and takes the
+    room of one pod.
+    """
+    snapshot = cluster(4, 4)
+    works(snapshot, "low", 0, 4, until_ms=NOW + SECOND)
+    works(snapshot, "other", 1, 4, until_ms=NOW + 60 * SECOND)
+    old = [bag(key, 1, shape(4, 1), ready_ms=NOW - 3 * OURS.promote_ms) for key in (1, 2)]
+    plan = decide(snapshot, *old, bag(3, 1, shape(4, 1), priority=1, ready_ms=NOW))
+    assert victims(plan) == [(("other",), "Preempted")]
+    assert codes(plan)[3] == "WaitingForVictims"
+
+
 def test_equal_priority_takes_nothing() -> None:
     """Who came first stays."""
     snapshot = cluster(4)

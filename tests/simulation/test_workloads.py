@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +102,14 @@ def test_gangs_of_a_document_are_simulated_whole() -> None:
     assert sorted((line["task"], line["outcome"]) for line in world.lines if "task" in line)[2:] == [
         ("train/0/worker2", "succeeded"), ("train/0/worker3", "succeeded"),
     ]  # fmt: skip
+
+
+def test_a_trace_may_have_more_stages_than_a_document_that_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """26 lanes of chains, each task a stage of its own: 10,455, where a sent document may have 10,000."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))  # benches import each other by name
+    rounds = import_module("bench.rounds")
+    found = from_trace(read_trace(rounds.document("epi", 10_500, 1)), "epi", "epi", CLUSTER)
+    assert len(found.spec.stages) == len(found.jobs) > 10_000
 
 
 def test_a_cluster_in_yaml_has_kinds_of_nodes() -> None:

@@ -24,7 +24,7 @@ _NEVER: Final = 1 << 62
 _MOST_SHAPES: Final = 4096
 #: So many moments of groups that have gone may be noted still.
 _MOST_GONE: Final = 1_000
-#: Changes of more than this part of a sorted list are made together.
+#: A list with more changes than one for so many entries is sorted anew: that costs less than to search for each.
 _FEW: Final = 32
 
 
