@@ -95,9 +95,9 @@ def is_due(recorder: Recorder) -> bool:
         statement.assign(state.round, "dirty", True)
     if state.round.dirty and now >= state.round.rest_until:
         return True
-    for moment in (state.round.next_round_at, state.round.rest_until if state.round.dirty else None):
-        if moment is not None:
-            recorder.wake_at(moment)
+    due = now if state.round.dirty else state.round.next_round_at
+    if due is not None:
+        recorder.wake_at(max(due, state.round.rest_until))
     return False
 
 
@@ -119,7 +119,7 @@ def round_ended(recorder: Recorder, groups: int, next_round_at: int | None, *, f
     if full:
         recorder.wake_at(recorder.now)
     if next_round_at is not None:
-        recorder.wake_at(next_round_at)
+        recorder.wake_at(max(next_round_at, recorder.now + rest))
 
 
 def keep_quiet(recorder: Recorder, plan: Plan) -> None:

@@ -8,11 +8,14 @@ import pytest
 
 from flowsched.engine import admission, pacing
 from flowsched.engine.events import Command, Tick
+from flowsched.engine.state import EngineState
 from flowsched.engine.step import step
+from flowsched.engine.transaction import Recorder
 from flowsched.executor.foreign import RoomTaken
 from flowsched.executor.protocol import NodeChanged, PodHeld, PodStarted
 from flowsched.scheduling.cycle import cycle
 from flowsched.scheduling.plan import Plan
+from flowsched.statement import Statement
 from flowsched.workflow.spec import Resources
 from tests.engine.scene import Scene, node
 from tests.engine.test_foreign import bag, waits
@@ -192,3 +195,16 @@ def test_time_alone_causes_a_round_while_a_reservation_keeps_somebody_from_room(
     scene.tell(Tick(), after=100)
     scene.tell(Tick(), after=100)
     assert rounds[before:] == [2, 2]
+
+
+def test_a_moment_within_the_rest_wakes_the_engine_once_at_its_end() -> None:
+    """A group may start 10 ms after a round over 1,000 groups, which rests for 200 ms: no step before the end of the rest helps."""
+    state, statement = EngineState(), Statement()
+    after = Recorder(state, statement, 5_000)
+    pacing.round_ended(after, 1_000, 5_010)
+    assert after.wake_ms == 5_200
+    for moment in (5_009, 5_010, 5_199):
+        ticked = Recorder(state, statement, moment, ticked=True)
+        assert not pacing.is_due(ticked)
+        assert ticked.wake_ms == 5_200
+    assert pacing.is_due(Recorder(state, statement, 5_200, ticked=True))
