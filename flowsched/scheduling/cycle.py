@@ -137,13 +137,15 @@ class _Cycle:
         s = self.state
         if not s.allocations:
             return ()
-        consume = Promotions(s.backlog, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).consume
+        consume = Promotions(s.oldest, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).consume
         return tuple([each.placement(consume(each.group)) for each in s.allocations.values()])
 
     def by_fair_share(self, considered: int) -> int:
         """Go through the queues. Returns how many groups more it considered."""
         before, s = considered, self.state
-        self.fair_share = FairShareOrder(s.waiting, s.queues, s.shares, s.snapshot.usage, s.profile, s.now)
+        self.fair_share = FairShareOrder(
+            s.waiting, s.oldest, s.queues, s.shares, s.snapshot.usage, s.profile, s.now
+        )
         while (user_queue := self.fair_share.first()) is not None:
             group = user_queue.head
             again = group.key in self.state.allocations
@@ -180,7 +182,12 @@ class _Cycle:
         known = self.known_refusal(group)
         if known is None or last.code is not known.code:
             return  # it waits for something else
-        self.reasons += self.fair_share.pass_by(user_queue, self.known_refusals)
+        passed = self.fair_share.pass_by(user_queue, self.known_refusals)
+        self.reasons += passed
+        if (
+            passed and passed[0].groups[0].inputs
+        ):  # its data go ahead of it, like those of the group before it
+            self.foresee(state.pricer.price(passed[0].groups[0]))
 
     def known_refusals(self, user_queue: UserQueue) -> list[Alike]:
         """The refusals of the next bags of a user queue, as long as each is known, and they have the priority of the group before
@@ -438,9 +445,7 @@ class _Cycle:
     def wait_for_room(self, request: PlacementRequest) -> bool:
         """Refuse a group that found no room: others make way for it, or some is reserved for it if it is the first."""
         state, group, family = self.state, request.group, self.state.families.of(request.group)
-        left = 0 if group.gang else group.roles[0].count - state.placed(group)
-        if left and request.missing is not None:
-            self.available_times().foresee(request, left, runtime_of(group, state.profile))
+        left = self.foresee(request)
         request = request.in_zones(state.snapshot)
         if self.has_room(request, None, None):
             reason = self.delayed(request, family)
@@ -453,9 +458,17 @@ class _Cycle:
         start = self.reserve(request) if reason.code in _NOT_NOW else None
         may_reserve = group.extra and not state.reservations.made  # those like it, not it
         # A pod that starts may let in one with affinity to it.
-        if start is None and not may_reserve and request.affinity is None and not group.shut:
+        if not may_reserve and request.affinity is None and not group.shut:
             state.note_full(group, family, request.tables[0].allowed, reason)
         return self.refuse(structs.replace(reason, start_ms=start))
+
+    def foresee(self, request: PlacementRequest) -> int:
+        """Forecast where the pods of a bag that find no room will run: their data can go there. Returns how many these are."""
+        group = request.group
+        left = 0 if group.gang else group.roles[0].count - self.state.placed(group)
+        if left and request.missing is not None:
+            self.available_times().foresee(request, left, runtime_of(group, self.state.profile))
+        return left
 
     def reserve(self, request: PlacementRequest) -> int | None:
         """Reserve a start for a group, if the cycle has a reservation left."""

@@ -136,6 +136,7 @@ class CycleState:
     Attributes:
         most, left: Pods that this cycle may place, and may still place.
         waiting: Groups by queue, in their order.
+        oldest: Of each user with waiting groups, when the oldest of them was ready.
         families: Of the waiting groups.
         allocations: Placements so far, by group key.
         full, delayed: Why groups of some families were refused. Room only shrinks in a cycle, so a refusal holds until its end:
@@ -168,7 +169,7 @@ class CycleState:
         kept = kept or Kept()
         order = kept.order
         order.bring(backlog, queues, profile, now, half_a_node(snapshot, profile))
-        waiting = order.by_queue(work_ms(snapshot, order, profile, now))
+        waiting, self.oldest = order.by_queue(work_ms(snapshot, order, profile, now)), order.oldest()
         self.allocations: dict[int, GroupAllocation] = {}
         self.reservations = Reservations(snapshot, self.room, profile, now)
         self.full: dict[Family, Reason] = {}

@@ -673,14 +673,16 @@ def test_a_pod_goes_beside_its_inputs_however_full_the_others_are() -> None:
 
 
 def test_all_that_wait_for_one_room_get_one_reason() -> None:
-    """One of a hundred finds room; each of the others is told why it does not, in its order. Two of those are looked at:
-    for one a start is reserved.
+    """One of a hundred finds room; each of the others is told why it does not, in its order. The cycle looks at one of those, and
+    reserves a start for it.
     """
     plan = decide(cluster(1), *[bag(key) for key in range(1, 101)])
     assert [each.group for each in plan.placements] == [1]
     assert [each.group for each in plan.reasons] == list(range(2, 101))
     assert {each.code for each in plan.reasons} == {ReasonCode.INSUFFICIENT}
-    assert plan.looked_at == 3
+    assert [each.group for each in plan.reservations] == [2]
+    assert [each.group for each in plan.reasons if each.start_ms is not None] == [2]
+    assert plan.looked_at == 2
 
 
 def test_a_smaller_pod_behind_many_that_find_no_room_is_looked_at() -> None:
@@ -692,7 +694,7 @@ def test_a_smaller_pod_behind_many_that_find_no_room_is_looked_at() -> None:
     plan = decide(snapshot, *[large.get(key, small) for key in range(1, 54)])
     assert nodes(plan) == {51: [[0]]}
     assert [each.group for each in plan.reasons] == [*range(1, 51), 52, 53]
-    assert plan.looked_at == 4
+    assert plan.looked_at == 3
 
 
 def test_pods_that_differ_in_what_they_read_are_refused_alike() -> None:
@@ -853,7 +855,7 @@ def test_pods_of_a_paused_queue_are_told_so_though_pods_like_them_find_no_room()
 
 def test_pods_beside_full_nodes_wait_for_their_data() -> None:
     """Free room is kept for copies, the only node with the inputs is full: ten pods wait, and one look tells so of all. Where the
-    first of them will run is foreseen. A pod that has its inputs on the other node starts there.
+    first two of them will run is foreseen. A pod that has its inputs on the other node starts there.
     """
     snapshot, catalogue = cluster(4, 4), Catalogue()
     data = catalogue.intern("data", 1 << 30)
@@ -866,7 +868,7 @@ def test_pods_beside_full_nodes_wait_for_their_data() -> None:
     plan = decide(snapshot, *waiting, bag(11, inputs=(other,)), catalogue=catalogue, now=0)
     assert codes(plan) == dict.fromkeys(range(1, 11), ReasonCode.WAITING_FOR_DATA)
     assert plan.looked_at == 2
-    assert plan.ahead == ((1, 0),)
+    assert plan.ahead == ((1, 0), (2, 0))
     assert nodes(plan) == {11: [[1]]}
 
 

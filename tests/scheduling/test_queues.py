@@ -18,6 +18,7 @@ from flowsched.scheduling.queues.tree import Queue, QueueTree, Shares
 from flowsched.scheduling.state.claims import ClaimKind
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 from flowsched.values import replace
 
@@ -113,7 +114,8 @@ def test_turns_are_counted() -> None:
     claim(snapshot, "q", 0, 3, ClaimKind.RUNNING, queue="a")
     waiting = {"a": [bag(1, 50, queue="a")], "b": [bag(2, 50, queue="b")]}
     tree = QueueTree()
-    fair_share = FairShareOrder(waiting, tree, Shares(tree, snapshot), snapshot.usage, OURS, 0)
+    oldest = {Payer("a", ""): 0, Payer("b", ""): 0}
+    fair_share = FairShareOrder(waiting, oldest, tree, Shares(tree, snapshot), snapshot.usage, OURS, 0)
     assert fair_share.first() is not None
     assert fair_share.pods_until_behind((1000,), 50) == 2
 

@@ -618,7 +618,8 @@ def test_a_row_is_as_long_as_until_the_next_one_is_first(
         snapshot.claim(owned, statement)
     waiting = {f"q{at}": [bag(at + 1, 99, queue=f"q{at}")] for at in range(len(held))}
     shares = Shares(tree, snapshot)
-    fair_share = FairShareOrder(waiting, tree, shares, snapshot.usage, OURS, 0)
+    oldest = {Payer(queue, ""): 0 for queue in waiting}
+    fair_share = FairShareOrder(waiting, oldest, tree, shares, snapshot.usage, OURS, 0)
     user_queue = fair_share.first()
     assert user_queue is not None
     row = fair_share.pods_until_behind(amount, most)

@@ -29,9 +29,10 @@ SHAPES = (shape(1, 1), shape(3, 1))
 
 @st.composite
 def groups(draw: st.DrawFn, key: int) -> PodGroup:
-    """A bag or a gang of one of two queues and three workflows."""
+    """A bag or a gang of one of two queues, two users and three workflows."""
     facts = {
         "queue": draw(st.sampled_from("ab")),
+        "user": draw(st.sampled_from(("", "ann"))),
         "workflow": draw(st.sampled_from("xyz")),
         "priority": draw(st.integers(0, 1)),
         "rank_ms": draw(st.sampled_from((0, 5, 900, 70_000, 80_000))),
@@ -99,6 +100,11 @@ def test_a_kept_order_is_the_order_of_the_groups_that_wait(
         runtimes = [profile.default_runtime_ms if g.runtime_ms is None else g.runtime_ms for g in stay]
         cores = [sum(role.count * role.shape.requests[0] for role in group.roles) for group in stay]
         assert kept.work == sum(a * b for a, b in zip(runtimes, cores, strict=True))
+        oldest: dict[tuple[str, str], int] = {}
+        for group in stay:
+            payer = group.queue, group.user
+            oldest[payer] = min(group.ready_ms, oldest.get(payer, group.ready_ms))
+        assert kept.oldest() == oldest
 
 
 def test_a_long_order_of_which_little_changes_is_that_of_an_order_made_anew() -> None:

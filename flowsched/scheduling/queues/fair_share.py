@@ -196,6 +196,7 @@ class FairShareOrder:
     def __init__(
         self,
         waiting: Mapping[str, Sequence[PodGroup]],
+        oldest: Mapping[Payer, int],
         tree: QueueTree,
         shares: Shares,
         usage: UsageBook,
@@ -204,6 +205,9 @@ class FairShareOrder:
     ) -> None:
         self._tree, self._shares, self._usage, self._now = tree, shares, usage, now
         self._total, self._promote_ms = shares.total, profile.promote_ms
+        self._oldest: dict[str, dict[str, int]] = {}  #: by queue and user
+        for payer, ready_ms in oldest.items():
+            self._oldest.setdefault(payer.queue, {})[payer.user] = ready_ms
         self._root = _Node("", None, [], ())
         self._nodes: dict[str, _Node] = {}
         self._serial = 0
@@ -223,7 +227,7 @@ class FairShareOrder:
     def _enter(self, name: str, groups: Sequence[PodGroup]) -> None:
         node = self._node(name)
         strict = self._tree.get(name).order == "fifo"
-        alone = strict or len({group.user for group in groups}) == 1
+        alone = strict or len(self._oldest[name]) == 1
         if alone and not node.department:
             self._add(node, UserQueue(name, groups, strict))
             return
@@ -243,7 +247,8 @@ class FairShareOrder:
         """Add a user queue, and make all above it older."""
         node.user_queue, user_queue.node = user_queue, node
         self.user_queues.append(user_queue)
-        oldest = min([group.ready_ms for group in user_queue.groups])
+        by_user = self._oldest[user_queue.queue]
+        oldest = min(by_user.values()) if payer is None or user_queue.strict else by_user[payer.user]
         if self._now - oldest < self._promote_ms:
             return
         above: _Node | None = node

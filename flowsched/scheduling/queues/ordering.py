@@ -37,7 +37,7 @@ class Promotions:
     """Steps of priority that waiting gives to queues and users: one for each `promote_ms` in which one asked and got nothing.
 
     Args:
-        backlog: The waiting groups.
+        oldest: Of each user with waiting groups, when the oldest of them was ready.
         queues: The queues that pay.
         usage: When queues and users were given something last.
         now: The moment, wall-clock ms.
@@ -45,19 +45,13 @@ class Promotions:
     """
 
     def __init__(
-        self, backlog: Sequence[PodGroup], queues: QueueTree, usage: UsageBook, now: int, promote_ms: int
+        self, oldest: Mapping[Payer, int], queues: QueueTree, usage: UsageBook, now: int, promote_ms: int
     ) -> None:
         self._queues, self._now, self._promote_ms = queues, now, promote_ms
         self._since: dict[Payer | str, int] = {}
-        oldest: dict[Payer, int] = {}
-        latest = now - promote_ms
-        for group in backlog:
-            if group.ready_ms > latest:
-                continue
-            payer = Payer(group.queue, group.user)
-            if group.ready_ms < oldest.get(payer, now):
-                oldest[payer] = group.ready_ms
         for payer, ready_ms in oldest.items():
+            if ready_ms > now - promote_ms:
+                continue
             self._since[payer] = max(ready_ms, usage.served_users.get(payer, 0))
             for name in [queue.name for queue in queues.path(payer.queue)]:
                 since = max(ready_ms, usage.served_queues.get(name, 0))
@@ -151,9 +145,25 @@ class _Line:
         self.groups[bisect_left(self.keys, key)] = group
 
 
+class _Counted(NamedTuple):
+    """Changes of the lists that a `WaitingOrder` keeps beside the order: the fields of that name."""
+
+    ranks: _Changes
+    ranks_of: defaultdict[str, _Changes]
+    ready_of: defaultdict[Payer, _Changes]
+
+
 def _counted(group: PodGroup) -> tuple[object, ...]:
     """The facts of a group that a `WaitingOrder` counts. (The same roles are mostly one object.)"""
-    return group.rank_ms, group.runtime_ms, group.workflow, group.roles
+    return (
+        group.rank_ms,
+        group.runtime_ms,
+        group.workflow,
+        group.roles,
+        group.ready_ms,
+        group.queue,
+        group.user,
+    )
 
 
 class WaitingOrder:
@@ -191,6 +201,7 @@ class WaitingOrder:
         self._moves: list[tuple[int, int]] = []  #: a heap of (moment, group) at which time moves groups
         self._ranks: list[OrderKey] = []  #: (rank, group) of all, sorted
         self._ranks_of: dict[str, list[OrderKey]] = {}  #: the same, by workflow
+        self._ready_of: dict[Payer, list[OrderKey]] = {}  #: (ready, group) by user, sorted
         self._lengths: dict[str, int] = {}  #: how far the end of each workflow is, in powers of two
         self._large: dict[int, tuple[Shape, bool]] = {}  #: by the shape's id: many groups have it in common
 
@@ -198,6 +209,10 @@ class WaitingOrder:
     def furthest_ms(self) -> int | None:
         """The highest rank; None where no group is behind another."""
         return self._ranks[-1][0] if len(self._queues) < len(self._groups) else None
+
+    def oldest(self) -> dict[Payer, int]:
+        """Of each user with waiting groups, when the oldest of them was ready."""
+        return {payer: ready[0][0] for payer, ready in self._ready_of.items()}
 
     def bring(
         self,
@@ -227,21 +242,26 @@ class WaitingOrder:
         left: Collection[int] = ()
         if len(known) + came > len(backlog):
             left = known.keys() - {group.key for group in backlog}
-        ranks: tuple[_Changes, dict[str, _Changes]] = _Changes(), {}
+        changes = _Counted(_Changes(), defaultdict(_Changes), defaultdict(_Changes))
         for key in left:
-            self._count(known.pop(key), -1, *ranks)
+            self._count(known.pop(key), -1, changes)
         for group in changed:
             before = known.get(group.key)
             known[group.key] = group
             if before is not None and _counted(before) == _counted(group):
                 continue
             if before is not None:
-                self._count(before, -1, *ranks)
-            self._count(group, 1, *ranks)
+                self._count(before, -1, changes)
+            self._count(group, 1, changes)
         moved = {group.key for group in changed}
-        ranks[0].make(self._ranks)
-        for workflow, changes in ranks[1].items():
-            moved |= self._reranked(workflow, changes)
+        changes.ranks.make(self._ranks)
+        for workflow, some in changes.ranks_of.items():
+            moved |= self._reranked(workflow, some)
+        for payer, some in changes.ready_of.items():
+            ready = self._ready_of.setdefault(payer, [])
+            some.make(ready)
+            if not ready:
+                del self._ready_of[payer]
         while self._moves and self._moves[0][0] <= now:
             moment, key = heappop(self._moves)
             place = self._places.get(key)
@@ -267,15 +287,14 @@ class WaitingOrder:
             _by_plugins(ordered, self._tree, profile, self._now)
         return ordered
 
-    def _count(self, group: PodGroup, sign: int, ranks: _Changes, by_workflow: dict[str, _Changes]) -> None:
+    def _count(self, group: PodGroup, sign: int, changes: _Counted) -> None:
         """Count a group that has come (`sign` 1) or gone (-1)."""
         runtime_ms = self._profile.default_runtime_ms if group.runtime_ms is None else group.runtime_ms
         self.work += sign * runtime_ms * sum([r.count * r.shape.requests[_CPU] for r in group.roles])
-        entry, own = (group.rank_ms, group.key), by_workflow.get(group.workflow)
-        if own is None:
-            own = by_workflow[group.workflow] = _Changes()
-        ranks.note(entry, sign)
-        own.note(entry, sign)
+        entry = group.rank_ms, group.key
+        changes.ranks.note(entry, sign)
+        changes.ranks_of[group.workflow].note(entry, sign)
+        changes.ready_of[Payer(group.queue, group.user)].note((group.ready_ms, group.key), sign)
 
     def _reranked(self, workflow: str, changes: _Changes) -> set[int]:
         """Note new ranks in a workflow. Returns its groups if its end is further, or nearer, by a power of two."""
