@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -28,12 +28,13 @@ from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import Profile
 from flowsched.scheduling.preemption import Preemption
 from flowsched.scheduling.queues.fair_share import FairShareOrder, UserQueue
-from flowsched.scheduling.queues.ordering import Promotions, pop_reserved, weighted
+from flowsched.scheduling.queues.ordering import Promotions, oldest_of, pop_reserved, weighted
 from flowsched.scheduling.queues.tree import QueueTree
 from flowsched.scheduling.reasons import Refusals, none_ready, over_cap, over_quota
 from flowsched.scheduling.reservations import OVERDUE_MS, runtime_of
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
+from flowsched.scheduling.state.usage import Payer
 from flowsched.statement import Statement
 
 _NO_TARGET = "no node with its inputs has room, and the scheduler keeps free room elsewhere for tasks whose inputs it copies"
@@ -95,6 +96,7 @@ class _Cycle:
         self.no_target: Reason | None = None  #: of the groups that are refused then
         self.any_ready = bool(state.snapshot.ready.any())
         self.families: dict[UserQueue, list[Family]] = {}  #: of the groups of user queues
+        self.promised: Family | None = None  #: of the bag with a reserved start, until the next like it
         self.open_queues: dict[str, bool] = {}  #: whether nothing bars the groups of a queue but lost inputs
         self.preemption = Preemption(
             state.snapshot,
@@ -114,10 +116,11 @@ class _Cycle:
         """Go through the queues."""
         considered = 0
         self.serve_nominated()
-        first = pop_reserved(self.state.waiting, self.state.queues)
+        first, oldest = pop_reserved(self.state.waiting, self.state.queues), self.state.oldest
         if first is not None:
             considered += self.consider(first)
-        considered += self.by_fair_share(considered)
+            oldest = oldest_of(self.state.waiting)  # its queue has been served
+        considered += self.by_fair_share(considered, oldest)
         placements = self.placements()
         available, reserved = self.state.available_times, tuple(self.state.reservations.made)
         ahead = () if available is None else tuple(available.ahead)
@@ -140,11 +143,11 @@ class _Cycle:
         consume = Promotions(s.oldest, s.queues, s.snapshot.usage, s.now, s.profile.promote_ms).consume
         return tuple([each.placement(consume(each.group)) for each in s.allocations.values()])
 
-    def by_fair_share(self, considered: int) -> int:
-        """Go through the queues. Returns how many groups more it considered."""
+    def by_fair_share(self, considered: int, oldest: Mapping[Payer, int]) -> int:
+        """Go through the queues. Returns how many groups more it considered. `oldest`: as in `FairShareOrder`."""
         before, s = considered, self.state
         self.fair_share = FairShareOrder(
-            s.waiting, s.oldest, s.queues, s.shares, s.snapshot.usage, s.profile, s.now
+            s.waiting, oldest, s.queues, s.shares, s.snapshot.usage, s.profile, s.now
         )
         while (user_queue := self.fair_share.first()) is not None:
             group = user_queue.head
@@ -182,12 +185,7 @@ class _Cycle:
         known = self.known_refusal(group)
         if known is None or last.code is not known.code:
             return  # it waits for something else
-        passed = self.fair_share.pass_by(user_queue, self.known_refusals)
-        self.reasons += passed
-        if (
-            passed and passed[0].groups[0].inputs
-        ):  # its data go ahead of it, like those of the group before it
-            self.foresee(state.pricer.price(passed[0].groups[0]))
+        self.reasons += self.fair_share.pass_by(user_queue, self.known_refusals)
 
     def known_refusals(self, user_queue: UserQueue) -> list[Alike]:
         """The refusals of the next bags of a user queue, as long as each is known, and they have the priority of the group before
@@ -209,6 +207,9 @@ class _Cycle:
                 continue
             known = full.get(family)
             before = None if known is None else family
+            if known is not None and family is self.promised:
+                self.foresee_next(group)
+                before = None
             known = known or self.known_refusal(group)
             if known is None:
                 end = at
@@ -306,6 +307,8 @@ class _Cycle:
             return barred
         known = state.known_refusal(group)
         if known is not None and not self.preemption.may(group):
+            if state.families.of(group) is self.promised:
+                self.foresee_next(group)
             return known.of(group.key)
         away = self.away(group)
         return None if away is None else away.of(group.key)
@@ -457,10 +460,19 @@ class _Cycle:
         reason = self.refusals.why(request, family)
         start = self.reserve(request) if reason.code in _NOT_NOW else None
         may_reserve = group.extra and not state.reservations.made  # those like it, not it
-        # A pod that starts may let in one with affinity to it.
+        # A pod that starts may let in one with affinity to it. How many members of a gang fit changes.
+        may_reserve |= start is not None and group.gang
         if not may_reserve and request.affinity is None and not group.shut:
             state.note_full(group, family, request.tables[0].allowed, reason)
+            self.promised = self.promised if start is None else family
         return self.refuse(structs.replace(reason, start_ms=start))
+
+    def foresee_next(self, group: PodGroup) -> None:
+        """Forecast where the group behind the one with the reserved start will run, though the cycle does not look at it."""
+        if self.barred(group) is None:
+            self.promised = None
+            if group.inputs:
+                self.foresee(self.state.pricer.price(group))
 
     def foresee(self, request: PlacementRequest) -> int:
         """Forecast where the pods of a bag that find no room will run: their data can go there. Returns how many these are."""

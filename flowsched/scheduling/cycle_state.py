@@ -136,7 +136,7 @@ class CycleState:
     Attributes:
         most, left: Pods that this cycle may place, and may still place.
         waiting: Groups by queue, in their order.
-        oldest: Of each user with waiting groups, when the oldest of them was ready.
+        oldest: When the oldest waiting group of each user of a queue became ready.
         families: Of the waiting groups.
         allocations: Placements so far, by group key.
         full, delayed: Why groups of some families were refused. Room only shrinks in a cycle, so a refusal holds until its end:

@@ -16,7 +16,7 @@ from flowsched.scheduling.cycle_state import Kept
 from flowsched.scheduling.plan import Alike, Reason, ReasonCode, Reasons
 from flowsched.scheduling.pod_group import PodGroup
 from flowsched.scheduling.policy.framework import PROFILES, Profile
-from flowsched.scheduling.queues.ordering import WaitingOrder
+from flowsched.scheduling.queues.ordering import WaitingOrder, oldest_of
 from flowsched.scheduling.queues.tree import Queue, QueueTree
 from flowsched.scheduling.state.data import Catalogue
 from flowsched.scheduling.state.snapshot import Snapshot
@@ -100,11 +100,7 @@ def test_a_kept_order_is_the_order_of_the_groups_that_wait(
         runtimes = [profile.default_runtime_ms if g.runtime_ms is None else g.runtime_ms for g in stay]
         cores = [sum(role.count * role.shape.requests[0] for role in group.roles) for group in stay]
         assert kept.work == sum(a * b for a, b in zip(runtimes, cores, strict=True))
-        oldest: dict[tuple[str, str], int] = {}
-        for group in stay:
-            payer = group.queue, group.user
-            oldest[payer] = min(group.ready_ms, oldest.get(payer, group.ready_ms))
-        assert kept.oldest() == oldest
+        assert kept.oldest() == oldest_of(ordered)
 
 
 def test_a_long_order_of_which_little_changes_is_that_of_an_order_made_anew() -> None:

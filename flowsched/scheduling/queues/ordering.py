@@ -33,11 +33,21 @@ def effective_priority(group: PodGroup, now: int, promote_ms: int) -> int:
     return group.priority + max(0, now - group.ready_ms) // promote_ms
 
 
+def oldest_of(waiting: Mapping[str, Sequence[PodGroup]]) -> dict[Payer, int]:
+    """When the oldest group of each user of a queue became ready. `waiting`: groups by queue."""
+    oldest: dict[Payer, int] = {}
+    for groups in waiting.values():
+        for group in groups:
+            payer = Payer(group.queue, group.user)
+            oldest[payer] = min(group.ready_ms, oldest.get(payer, group.ready_ms))
+    return oldest
+
+
 class Promotions:
     """Steps of priority that waiting gives to queues and users: one for each `promote_ms` in which one asked and got nothing.
 
     Args:
-        oldest: Of each user with waiting groups, when the oldest of them was ready.
+        oldest: When the oldest waiting group of each user of a queue became ready.
         queues: The queues that pay.
         usage: When queues and users were given something last.
         now: The moment, wall-clock ms.
@@ -146,7 +156,7 @@ class _Line:
 
 
 class _Counted(NamedTuple):
-    """Changes of the lists that a `WaitingOrder` keeps beside the order: the fields of that name."""
+    """Changes of the sorted lists that a `WaitingOrder` keeps beside the order: of all, by workflow, and by user."""
 
     ranks: _Changes
     ranks_of: defaultdict[str, _Changes]
@@ -211,7 +221,7 @@ class WaitingOrder:
         return self._ranks[-1][0] if len(self._queues) < len(self._groups) else None
 
     def oldest(self) -> dict[Payer, int]:
-        """Of each user with waiting groups, when the oldest of them was ready."""
+        """When the oldest waiting group of each user of a queue became ready. As `oldest_of`, without a pass over the groups."""
         return {payer: ready[0][0] for payer, ready in self._ready_of.items()}
 
     def bring(
