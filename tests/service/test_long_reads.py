@@ -69,6 +69,10 @@ async def test_the_slices_of_one_answer_look_through_the_reasons_once(
         while not (await made.service.workflow(ident)).counts.get("QUEUED"):
             await asyncio.sleep(0.01)
         monkeypatch.setattr(service, "Facts", counted)
-        views = await made.service.stages(ident)
-        assert [each.waiting and each.waiting.code for each in views] == ["LargerThanNode"] * 6
+        for _ in range(50):  # a step may come between two slices: they need facts of its outcome
+            made_facts.clear()
+            views = await made.service.stages(ident)
+            assert [each.waiting and each.waiting.code for each in views] == ["LargerThanNode"] * 6
+            if len(made_facts) == 1:
+                break
     assert len(made_facts) == 1
