@@ -459,10 +459,10 @@ class _Cycle:
             return self.refuse(taken)
         reason = self.refusals.why(request, family)
         start = self.reserve(request) if reason.code in _NOT_NOW else None
-        may_reserve = group.extra and not state.reservations.made  # those like it, not it
-        # A pod that starts may let in one with affinity to it. How many members of a gang fit changes.
-        may_reserve |= start is not None and group.gang
-        if not may_reserve and request.affinity is None and not group.shut:
+        # Groups like an extra may reserve, though the extra may not. How many members of a gang fit changes during the cycle.
+        own_look = (group.extra and not state.reservations.made) or (start is not None and group.gang)
+        # A pod that starts may let in one with affinity to it.
+        if not own_look and request.affinity is None and not group.shut:
             state.note_full(group, family, request.tables[0].allowed, reason)
             self.promised = self.promised if start is None else family
         return self.refuse(structs.replace(reason, start_ms=start))
